@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The logical devices of a run: CUDA devices, the same CUDA device several times, or slices of the
+// CPU. All run the same code, one worker each.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dflash::gpu {
+
+enum class DeviceKind { Cpu, Cuda };
+
+struct Device {
+    DeviceKind kind = DeviceKind::Cpu;
+    int position = 0;  ///< place in the --gpus list, from 0: the identity of a logical device
+    int ordinal =
+        0;  ///< CUDA ordinal (after CUDA_VISIBLE_DEVICES); for CPU devices the number of the slice
+
+    /// "cuda:0", "cpu:1"; with the position where the same GPU is listed several times: "cuda:0/2".
+    std::string name;
+
+    bool is_cuda() const { return kind == DeviceKind::Cuda; }
+};
+
+struct DeviceMemory {
+    long long free_bytes = 0;
+    long long total_bytes = 0;
+};
+
+/// Reads `--gpus`: "0-7", "0,2,5-7", "all", "0,0,0", "cpu:N". Throws Error{Config} for a malformed
+/// list (got, expected), Error{Device} for a GPU that is not there (naming those that are) or a
+/// driver that is missing or too old.
+std::vector<Device> parse_devices(std::string_view list);
+
+/// Number of CUDA devices; 0 without a driver.
+int cuda_device_count() noexcept;
+
+/// "NVIDIA H200, 139.8 GiB, PCI 0000:1b:00.0" or the CPU's name.
+std::string describe(const Device& device);
+
+/// Free and total memory: of the GPU, or of the machine for CPU devices. Makes no context for CPU
+/// devices.
+DeviceMemory memory_of(const Device& device);
+
+}  // namespace dflash::gpu

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// One thread per logical device. All work on a device, and all CUDA calls for it, are tasks of its
+// worker; nothing else ever sets a current device. A task never waits for another task of its own
+// worker.
+#pragma once
+
+#include <dflash/core/first_error.hpp>
+#include <dflash/gpu/device.hpp>
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+namespace dflash::gpu {
+
+struct WorkerOptions {
+    /// Runs first on the worker's thread, after the device is current: thread-local state of
+    /// libraries above this layer (Torch's thread count, stream, grad mode). Errors go to
+    /// FirstError.
+    std::function<void()> on_start;
+    /// Pins the thread to the cores near its GPU, or CPU device i to core i. Off where a process
+    /// has fewer cores than devices. Pin only after TBB has started, or TBB inherits the mask.
+    bool pin = true;
+};
+
+/// Owns the thread. Tasks run one at a time in the order they were posted. post() and call() may be
+/// used from any thread.
+class Worker : NonCopyable {
+  public:
+    Worker(Device device, FirstError& first_error, WorkerOptions options = {});
+    ~Worker();  ///< runs what is queued (drops it if the run failed), then joins
+
+    const Device& device() const { return device_; }
+
+    /// Queues a task and returns at once. An exception of the task goes to FirstError. After a
+    /// failure of the run, and after the destructor started, tasks are dropped.
+    void post(std::function<void()> task);
+
+    /// Queues a task, waits for it and returns its result; rethrows its exception, or the run's
+    /// first error if that comes first. Not from the worker's own thread (internal error).
+    template <class F>
+    auto call(F&& task) -> std::invoke_result_t<F&> {
+        using Result = std::invoke_result_t<F&>;
+        auto packaged = std::make_shared<std::packaged_task<Result()>>(std::forward<F>(task));
+        std::future<Result> future = packaged->get_future();
+        enqueue_and_wait([packaged] { (*packaged)(); });
+        return future.get();
+    }
+
+    bool is_current_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
+
+    /// Tasks queued or running.
+    std::size_t load() const;
+
+    /// Seconds spent in tasks since the start.
+    double busy_s() const;
+
+  private:
+    void run(WorkerOptions options);
+    void enqueue_and_wait(std::function<void()> task);
+
+    Device device_;
+    FirstError& first_error_;
+    mutable std::mutex mutex_;  // guards: tasks_, stopping_, running_, busy_s_
+    std::condition_variable wake_;
+    std::deque<std::function<void()>> tasks_;
+    bool stopping_ = false;
+    bool running_ = false;
+    double busy_s_ = 0;
+    FirstError::Subscription subscription_;
+    std::thread thread_;
+};
+
+}  // namespace dflash::gpu

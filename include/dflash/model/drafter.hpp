@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The drafter: forward and hand-written backward of one packed row over explicit buffers, as in
+// docs/walkthrough.md. No autograd.
+//
+// T tokens of the row, N blocks of B slots (M = N B block rows), K tapped layers, H hidden size, V
+// vocabulary, R head rows.
+#pragma once
+
+#include <dflash/data/packed_row.hpp>
+#include <dflash/model/config.hpp>
+
+#include <ATen/ATen.h>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace dflash::model {
+
+/// Frozen parts of the target that the drafter uses, on the drafter's device and in its compute
+/// dtype.
+struct FrozenEnds {
+    at::Tensor embed_VH;
+    at::Tensor head_VH;
+};
+
+/// Weights in one flat buffer each for compute and gradient; every weight is a view. Where the
+/// compute dtype is fp32 `compute` and the optimizer's master weights are the same memory.
+class DraftWeights {
+  public:
+    /// Uninitialised compute weights and zeroed gradients.
+    DraftWeights(const DraftConfig& config, at::Device device, at::ScalarType compute_dtype);
+
+    std::int64_t numel() const { return compute_flat_.numel(); }
+
+    at::Tensor compute_flat() const { return compute_flat_; }  // [P] compute dtype
+
+    at::Tensor gradient_flat() const {
+        return gradient_flat_;
+    }  // [P] fp32: sums over rows, not normalised
+
+    const std::vector<WeightSpec>& specs() const { return specs_; }
+
+    at::Tensor weight(std::int64_t i) const { return weights_[static_cast<std::size_t>(i)]; }
+
+    at::Tensor gradient(std::int64_t i) const { return gradients_[static_cast<std::size_t>(i)]; }
+
+    /// Index of a weight by name; internal error if there is none.
+    std::int64_t index(const std::string& name) const;
+
+    /// View of weight i inside another flat buffer of the same layout (master weights, moments).
+    at::Tensor view_in(const at::Tensor& flat, std::int64_t i) const;
+
+  private:
+    std::vector<WeightSpec> specs_;
+    std::vector<std::int64_t> offsets_;
+    at::Tensor compute_flat_;
+    at::Tensor gradient_flat_;
+    std::vector<at::Tensor> weights_;
+    std::vector<at::Tensor> gradients_;
+};
+
+/// Initial weights from the seed: matrices N(0, initializer_range), norms 1; a pure function of
+/// (seed, name), the same on every device. `flat_fp32` is a CPU buffer of the layout of
+/// DraftWeights.
+void initialize_weights(const DraftConfig& config, std::uint64_t seed, at::Tensor flat_fp32);
+
+/// Sums of one row, as device tensors: reading them waits for the device.
+struct RowSums {
+    at::Tensor loss;     // fp64 scalar: sum of w m CE
+    at::Tensor correct;  // int64 [B]: right argmax by slot
+};
+
+/// What golden checks look at; filled only when asked for.
+struct RowTrace {
+    at::Tensor hidden_MH;       ///< final-norm output
+    at::Tensor hidden_grad_MH;  ///< gradient of the loss sum with respect to it
+    at::Tensor cross_entropy_R;
+};
+
+/// One drafter on one device. Not thread-safe: used by its worker only. CUDA work is asynchronous
+/// on the worker's current Torch stream.
+class Drafter {
+  public:
+    Drafter(DraftConfig config, FrozenEnds ends, at::Device device, at::ScalarType compute_dtype);
+    ~Drafter();
+
+    const DraftConfig& config() const { return config_; }
+
+    DraftWeights& weights() { return weights_; }
+
+    /// Forward, loss and backward of a row; adds to weights().gradient_flat(). features_KTH: [K, T,
+    /// H] in the compute dtype. Rows without head rows add nothing.
+    RowSums forward_backward(const data::PackedRow& row,
+                             const at::Tensor& features_KTH,
+                             RowTrace* trace = nullptr);
+
+    /// Forward only, for evaluation and drafting: correct counts by slot, and the argmax of every
+    /// head row if asked for.
+    RowSums evaluate(const data::PackedRow& row,
+                     const at::Tensor& features_KTH,
+                     at::Tensor* argmax_R = nullptr);
+
+    /// Final-norm output of all block rows, [M, H].
+    at::Tensor hidden(const data::PackedRow& row, const at::Tensor& features_KTH);
+
+    /// Upper bound of the bytes that forward_backward allocates for a row of that size, the largest
+    /// single piece, and the bytes of weights and gradients: for the planner.
+    struct MemoryNeed {
+        Bytes weights = 0;
+        Bytes activations = 0;
+        Bytes largest_piece = 0;
+    };
+
+    static MemoryNeed memory_need(const DraftConfig& config,
+                                  std::int64_t tokens,
+                                  std::int64_t blocks,
+                                  Bytes element_size);
+
+  private:
+    struct Buffers;
+    DraftConfig config_;
+    FrozenEnds ends_;
+    DraftWeights weights_;
+    std::unique_ptr<Buffers> buffers_;
+};
+
+}  // namespace dflash::model

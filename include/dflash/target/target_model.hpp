@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The frozen target: an HF model folder, its forward over packed rows, and the capture of features
+// after the tapped layers. The forward stops after the last tapped layer; its head is not run.
+//
+// T tokens of a packed row, H hidden size, V vocabulary, L layers.
+#pragma once
+
+#include <dflash/core/types.hpp>
+#include <dflash/target/config.hpp>
+
+#include <ATen/ATen.h>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace dflash::target {
+
+/// A packed input on the host: documents do not see each other. `starts` holds the first token of
+/// each document and, last, T.
+struct PackedInput {
+    std::span<const TokenId> tokens;          // [T]
+    std::span<const std::int32_t> positions;  // [T]
+    std::span<const std::int32_t> starts;     // [D + 1]
+};
+
+/// Receives the residual stream after layer `layer`, [T, H]; it is changed by the next layer, so
+/// copy it (ordered on the current stream) before returning.
+using FeatureSink = std::function<void(std::int64_t layer, const at::Tensor& residual_TH)>;
+
+/// One replica on one device. Not thread-safe: used by its worker only.
+class TargetModel {
+  public:
+    virtual ~TargetModel() = default;
+
+    const TargetConfig& config() const { return config_; }
+
+    /// Runs layers 0 .. last and calls `sink` after each layer listed in `taps` (sorted or not,
+    /// each once). Asynchronous on the worker's current stream.
+    virtual void capture(const PackedInput& input,
+                         std::span<const std::int64_t> taps,
+                         const FeatureSink& sink) = 0;
+
+    /// Final norm and head on rows of a residual: logits in fp32, [rows, V]. Needs a model loaded
+    /// with all layers.
+    virtual at::Tensor logits(const at::Tensor& residual_RH) = 0;
+
+    /// Final norm of a residual.
+    virtual at::Tensor final_norm(const at::Tensor& residual_RH) = 0;
+
+    virtual at::Tensor embed_VH() const = 0;
+    virtual at::Tensor head_VH() const = 0;
+
+    /// Bytes of weights on the device.
+    virtual Bytes weight_bytes() const = 0;
+
+  protected:
+    explicit TargetModel(TargetConfig config) : config_(std::move(config)) {}
+
+    TargetConfig config_;
+};
+
+struct LoadOptions {
+    at::Device device = at::kCPU;
+    at::ScalarType dtype = at::kFloat;
+    /// Layers to load (from the first); the config's number loads final norm and head for logits(),
+    /// too.
+    std::int64_t num_layers = 0;
+    /// Whether final norm and head are loaded.
+    bool with_head = false;
+};
+
+/// Loads a folder. Every text tensor of the checkpoint must be known and every needed one present
+/// with its shape. Throws Error{Config} (no folder, no config.json, unsupported architecture),
+/// Error{Data} (weights missing, extra, misshapen).
+std::unique_ptr<TargetModel> load_target(const std::string& folder, const LoadOptions& options);
+
+/// Another replica on `device` from the tensors of a loaded one; shares memory where device and
+/// dtype are the same.
+std::unique_ptr<TargetModel> replicate(const TargetModel& model, at::Device device);
+
+/// Embedding and head alone, for drafters.
+struct Ends {
+    at::Tensor embed_VH;
+    at::Tensor head_VH;
+};
+
+Ends load_ends(const std::string& folder, const LoadOptions& options);
+
+}  // namespace dflash::target

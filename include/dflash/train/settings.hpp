@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// All settings of a run, one struct per component, each field declared once in its declare().
+// Defaults are those of docs/configuration.md; a test holds the two together.
+#pragma once
+
+#include <dflash/core/settings.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace dflash::train {
+
+/// [run]: what is trained on what, and how long. Command-line options of the same names set these.
+struct RunSettings {
+    std::string target = "Qwen/Qwen3.6-27B";
+    std::string init;
+    std::string data;  ///< one path, or several separated by commas
+    std::string eval_data;
+    std::string output;  ///< empty: runs/<target>-<yyyymmdd-hhmm>
+    std::string gpus = "all";
+    std::string split;        ///< "T+D"; empty: the planner decides
+    std::string target_gpus;  ///< positions in the gpus list
+    std::string draft_gpus;
+    std::int64_t seed = 0;
+    void declare(SettingList& list);
+};
+
+struct TrainSettings {
+    double lr = 6e-4;
+    std::vector<double> betas{0.9, 0.95};
+    double eps = 1e-8;
+    double weight_decay = 0;
+    double clip = 1.0;
+    std::string schedule = "cosine";  ///< or "wsd"
+    double warmup_fraction = 0.04;
+    double min_lr_fraction = 0.1;
+    double wsd_decay_fraction = 0.2;
+    std::int64_t epochs = 6;
+    std::optional<std::int64_t> tokens;  ///< tokens of packed rows
+    std::optional<double> hours;
+    std::optional<std::int64_t> max_steps;
+    std::int64_t rows_per_step = 12;
+    std::string loss_weights = "decay";  ///< or "uniform"
+    std::optional<double> loss_decay_gamma;
+    void declare(SettingList& list);
+};
+
+struct DraftSettings {
+    std::int64_t block_size = 16;
+    std::optional<std::int64_t> num_layers;
+    std::optional<std::vector<std::int64_t>> target_layer_ids;
+    std::int64_t anchors = 512;
+    std::optional<std::int64_t> intermediate_size;
+    std::optional<std::int64_t> num_heads;
+    std::optional<std::int64_t> num_kv_heads;
+    std::optional<std::int64_t> head_dim;
+    std::optional<std::int64_t> sliding_window;
+    std::optional<std::vector<std::int64_t>> sliding_layers;  ///< indices of sliding layers
+    std::optional<std::int64_t> mask_token_id;
+    void declare(SettingList& list);
+};
+
+struct DataSettings {
+    std::int64_t row_tokens = 8192;
+    std::int64_t row_anchors = 2048;
+    std::int64_t max_length = 4096;
+    std::int64_t window = 2048;
+    std::string responses = "missing";
+    double max_bad_fraction = 0.01;
+    std::optional<std::string> chat_format;
+    void declare(SettingList& list);
+};
+
+struct EvalSettings {
+    double fraction = 0.005;
+    Duration every{1800};
+    double max_fraction = 0.03;  ///< of the time
+    void declare(SettingList& list);
+};
+
+struct CheckpointSettings {
+    Duration every{1800};
+    std::int64_t keep = 2;
+    std::int64_t keep_drafts = 3;
+    void declare(SettingList& list);
+};
+
+struct ReportSettings {
+    Duration every{10};
+    void declare(SettingList& list);
+};
+
+struct WatchdogSettings {
+    Duration after{300};
+    void declare(SettingList& list);
+};
+
+struct CacheSettings {
+    std::optional<std::string> dir;  ///< default $XDG_CACHE_HOME/dflash or ~/.cache/dflash
+    void declare(SettingList& list);
+};
+
+struct Settings {
+    RunSettings run;
+    TrainSettings train;
+    DraftSettings draft;
+    DataSettings data;
+    EvalSettings eval;
+    CheckpointSettings checkpoint;
+    ReportSettings report;
+    WatchdogSettings watchdog;
+    CacheSettings cache;
+
+    /// All settings, bound to the fields of this object.
+    SettingList list();
+};
+
+}  // namespace dflash::train

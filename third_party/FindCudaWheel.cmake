@@ -1,0 +1,38 @@
+# The CUDA runtime's headers and library: from the pinned wheels, or from an installed CUDA toolkit.
+#
+#   DFLASH_VENV       virtual environment with the wheels of third_party/requirements.txt (default: .venv)
+#   DFLASH_CUDA_ROOT  a CUDA toolkit to use instead, with include/ and lib64/
+#
+# Defines dflash::cudart. The program starts without a driver: libcuda is never linked.
+set(DFLASH_VENV "${PROJECT_SOURCE_DIR}/.venv" CACHE PATH "Virtual environment with the pinned wheels")
+set(DFLASH_CUDA_ROOT "" CACHE PATH "CUDA toolkit to use instead of the wheels")
+
+file(GLOB _site_packages LIST_DIRECTORIES true "${DFLASH_VENV}/lib/python3*/site-packages")
+list(LENGTH _site_packages _n)
+if(_n GREATER 0)
+  list(GET _site_packages 0 _site_packages)
+endif()
+set(DFLASH_SITE_PACKAGES "${_site_packages}" CACHE INTERNAL "")
+
+if(DFLASH_CUDA_ROOT)
+  set(_hints_include "${DFLASH_CUDA_ROOT}/include")
+  set(_hints_lib "${DFLASH_CUDA_ROOT}/lib64")
+else()
+  set(_hints_include "${DFLASH_SITE_PACKAGES}/nvidia/cu13/include")
+  set(_hints_lib "${DFLASH_SITE_PACKAGES}/nvidia/cu13/lib")
+endif()
+find_path(CudaWheel_INCLUDE_DIR cuda_runtime_api.h PATHS ${_hints_include} NO_DEFAULT_PATH)
+find_file(CudaWheel_CUDART NAMES libcudart.so.13 libcudart.so PATHS ${_hints_lib} NO_DEFAULT_PATH)
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(CudaWheel
+  REQUIRED_VARS CudaWheel_INCLUDE_DIR CudaWheel_CUDART
+  REASON_FAILURE_MESSAGE "run tools/setup, or give -DDFLASH_VENV=DIR or -DDFLASH_CUDA_ROOT=DIR")
+if(CudaWheel_FOUND AND NOT TARGET dflash::cudart)
+  add_library(dflash::cudart INTERFACE IMPORTED)
+  target_include_directories(dflash::cudart SYSTEM INTERFACE ${CudaWheel_INCLUDE_DIR})
+  target_link_libraries(dflash::cudart INTERFACE ${CudaWheel_CUDART})
+  get_filename_component(_dir ${CudaWheel_CUDART} DIRECTORY)
+  # RPATH, not RUNPATH: what is loaded does not depend on LD_LIBRARY_PATH.
+  target_link_options(dflash::cudart INTERFACE -Wl,--disable-new-dtags -Wl,-rpath,${_dir})
+endif()

@@ -3,7 +3,7 @@
 #   DFLASH_VENV       virtual environment with the wheels of third_party/requirements.txt (default: .venv)
 #   DFLASH_CUDA_ROOT  a CUDA toolkit to use instead, with include/ and lib64/
 #
-# Defines dflash::cudart. The program starts without a driver: libcuda is never linked.
+# Defines dflash::cudart and CudaWheel_VERSION. The program starts without a driver: libcuda is never linked.
 set(DFLASH_VENV "${PROJECT_SOURCE_DIR}/.venv" CACHE PATH "Virtual environment with the pinned wheels")
 set(DFLASH_CUDA_ROOT "" CACHE PATH "CUDA toolkit to use instead of the wheels")
 
@@ -16,7 +16,7 @@ set(DFLASH_SITE_PACKAGES "${_site_packages}" CACHE INTERNAL "")
 
 if(DFLASH_CUDA_ROOT)
   set(_hints_include "${DFLASH_CUDA_ROOT}/include")
-  set(_hints_lib "${DFLASH_CUDA_ROOT}/lib64")
+  set(_hints_lib "${DFLASH_CUDA_ROOT}/lib64" "${DFLASH_CUDA_ROOT}/lib")
 else()
   set(_hints_include "${DFLASH_SITE_PACKAGES}/nvidia/cu13/include")
   set(_hints_lib "${DFLASH_SITE_PACKAGES}/nvidia/cu13/lib")
@@ -24,9 +24,20 @@ endif()
 find_path(CudaWheel_INCLUDE_DIR cuda_runtime_api.h PATHS ${_hints_include} NO_DEFAULT_PATH)
 find_file(CudaWheel_CUDART NAMES libcudart.so.13 libcudart.so PATHS ${_hints_lib} NO_DEFAULT_PATH)
 
+set(CudaWheel_VERSION "")
+if(CudaWheel_INCLUDE_DIR)
+  file(STRINGS "${CudaWheel_INCLUDE_DIR}/cuda_runtime_api.h" _version REGEX "^#define CUDART_VERSION +[0-9]+")
+  if(_version MATCHES "([0-9]+)$")  # 1000 * major + 10 * minor
+    math(EXPR _major "${CMAKE_MATCH_1} / 1000")
+    math(EXPR _minor "${CMAKE_MATCH_1} % 1000 / 10")
+    set(CudaWheel_VERSION "${_major}.${_minor}")
+  endif()
+endif()
+
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(CudaWheel
   REQUIRED_VARS CudaWheel_INCLUDE_DIR CudaWheel_CUDART
+  VERSION_VAR CudaWheel_VERSION
   REASON_FAILURE_MESSAGE "run tools/setup, or give -DDFLASH_VENV=DIR or -DDFLASH_CUDA_ROOT=DIR")
 if(CudaWheel_FOUND AND NOT TARGET dflash::cudart)
   add_library(dflash::cudart INTERFACE IMPORTED)

@@ -11,6 +11,13 @@ if(DFLASH_TORCH_DIR)
 else()
   set(_torch "${DFLASH_SITE_PACKAGES}/torch")
 endif()
+# What was found in another folder does not count once DFLASH_VENV or DFLASH_TORCH_DIR has changed.
+if(NOT "${_torch}" STREQUAL "${TorchWheel_FOLDER}")
+  unset(TorchWheel_INCLUDE_DIR CACHE)
+  unset(TorchWheel_CPU CACHE)
+  unset(TorchWheel_CUDA CACHE)
+  set(TorchWheel_FOLDER "${_torch}" CACHE INTERNAL "")
+endif()
 find_path(TorchWheel_INCLUDE_DIR ATen/ATen.h PATHS ${_torch}/include NO_DEFAULT_PATH)
 find_file(TorchWheel_CPU libtorch_cpu.so PATHS ${_torch}/lib NO_DEFAULT_PATH)
 find_file(TorchWheel_CUDA libtorch_cuda.so PATHS ${_torch}/lib NO_DEFAULT_PATH)
@@ -21,8 +28,11 @@ find_package_handle_standard_args(TorchWheel
   REASON_FAILURE_MESSAGE "run tools/setup, or give -DDFLASH_VENV=DIR or -DDFLASH_TORCH_DIR=DIR")
 if(TorchWheel_FOUND AND NOT TARGET dflash::torch)
   add_library(dflash::torch INTERFACE IMPORTED)
-  target_include_directories(dflash::torch SYSTEM INTERFACE
-    ${TorchWheel_INCLUDE_DIR} ${TorchWheel_INCLUDE_DIR}/torch/csrc/api/include)
+  # Searched last: the folder also holds headers of fmt and others in versions of its own, and where both have a file
+  # ours is meant. Folders of -idirafter are system folders, so their headers give no warnings.
+  target_compile_options(dflash::torch INTERFACE
+    "SHELL:-idirafter ${TorchWheel_INCLUDE_DIR}"
+    "SHELL:-idirafter ${TorchWheel_INCLUDE_DIR}/torch/csrc/api/include")
   set(_libs ${_torch}/lib/libtorch.so ${TorchWheel_CPU} ${_torch}/lib/libc10.so)
   if(TorchWheel_CUDA)
     list(APPEND _libs ${TorchWheel_CUDA} ${_torch}/lib/libc10_cuda.so)

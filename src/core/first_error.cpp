@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dflash/core/error.hpp>
 #include <dflash/core/first_error.hpp>
 
 namespace dflash {
 
 bool FirstError::store(std::exception_ptr error) noexcept {
+    if (error == nullptr) {
+        error = std::make_exception_ptr(Error(
+            ErrorKind::Internal,
+            {.what = "a failure without an exception", .where = {}, .cause = {}, .hint = {}}));
+    }
     {
         const std::lock_guard lock(mutex_);
         if (error_) {

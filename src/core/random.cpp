@@ -101,6 +101,7 @@ std::vector<std::uint64_t> RandomStream::sample_sorted(std::uint64_t n, std::uin
 }
 
 std::vector<std::int64_t> RandomStream::permutation(std::int64_t n) {
+    DFLASH_CHECK(n >= 0, "permutation({})", n);
     std::vector<std::int64_t> order(static_cast<std::size_t>(n));
     std::iota(order.begin(), order.end(), 0);
     for (std::size_t i = order.size(); i > 1; --i) {

@@ -211,8 +211,9 @@ std::string to_string(Duration duration) {
     constexpr std::pair<double, const char*> kUnits[] = {
         {86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}};
     for (const auto& [size, unit] : kUnits) {
-        if (s >= size && s / size == std::floor(s / size)) {
-            return fmt::format("{}{}", s / size, unit);
+        const double count = s / size;
+        if (s >= size && count == std::floor(count) && count * size == s) {
+            return fmt::format("{}{}", count, unit);
         }
     }
     if (s > 0 && s < 1 && s * 1000 / 1000 == s) {

@@ -24,12 +24,41 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     return row[b.size()];
 }
 
+/// Bytes of the character that `text` begins with; 0 for control characters (C0, C1, DEL), which a
+/// terminal would obey, and for bytes that are not UTF-8.
+std::size_t printable_length(std::string_view text) {
+    const auto byte = [&](std::size_t i) {
+        return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+    };
+    const auto is_rest = [&](std::size_t i) { return (byte(i) & 0xC0) == 0x80; };
+    const unsigned lead = byte(0);
+    if (lead < 0x80) {
+        return lead < 0x20 || lead == 0x7F ? 0 : 1;
+    }
+    if (lead >= 0xC2 && lead <= 0xDF && is_rest(1)) {
+        return lead == 0xC2 && byte(1) < 0xA0 ? 0 : 2;
+    }
+    if ((lead & 0xF0) == 0xE0 && is_rest(1) && is_rest(2)) {
+        const bool overlong = lead == 0xE0 && byte(1) < 0xA0;
+        const bool surrogate = lead == 0xED && byte(1) >= 0xA0;
+        return overlong || surrogate ? 0 : 3;
+    }
+    if (lead >= 0xF0 && lead <= 0xF4 && is_rest(1) && is_rest(2) && is_rest(3)) {
+        const bool overlong = lead == 0xF0 && byte(1) < 0x90;
+        const bool beyond = lead == 0xF4 && byte(1) >= 0x90;
+        return overlong || beyond ? 0 : 4;
+    }
+    return 0;
+}
+
 }  // namespace
 
 std::optional<std::string> nearest_name(std::string_view name,
                                         std::span<const std::string> candidates) {
     std::optional<std::string> best;
+    // Two slips, or a third of a long name; a short name must share a letter with what it meant.
     std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
+    best_distance = std::min(best_distance, std::max<std::size_t>(name.size(), 1));
     for (const std::string& candidate : candidates) {
         // A bare last part ("lr") names the setting it ends ("train.lr").
         const std::size_t dot = candidate.rfind('.');
@@ -52,23 +81,25 @@ std::string format_bytes(std::int64_t bytes) {
     if (size < 1024) {
         return fmt::format("{} B", bytes);
     }
-    if (size < 1024.0 * 1024) {
+    // Limits where rounding would reach the next unit ("1024.0 KiB").
+    if (size < 1023.95 * 1024) {
         return fmt::format("{:.1f} KiB", value / 1024);
     }
-    if (size < 1024.0 * 1024 * 1024) {
+    if (size < 1023.95 * 1024 * 1024) {
         return fmt::format("{:.1f} MiB", value / (1024.0 * 1024));
     }
     return fmt::format("{:.2f} GiB", value / (1024.0 * 1024 * 1024));
 }
 
 std::string format_seconds(double seconds) {
-    if (!std::isfinite(seconds)) {
+    if (!std::isfinite(seconds) || std::abs(seconds) > 1e15) {
         return "unknown";
     }
-    if (seconds < 1) {
+    // Limits where rounding would reach the next unit ("1000 ms", "60.0 s").
+    if (seconds < 0.9995) {
         return fmt::format("{:.0f} ms", seconds * 1e3);
     }
-    if (seconds < 60) {
+    if (seconds < 59.95) {
         return fmt::format("{:.1f} s", seconds);
     }
     const auto whole = static_cast<std::int64_t>(std::llround(seconds));
@@ -92,26 +123,22 @@ std::string format_count(std::int64_t count) {
 
 std::string quote(std::string_view text, std::size_t max) {
     std::string out = "\"";
-    for (const char c : text.substr(0, max)) {
-        const auto byte = static_cast<unsigned char>(c);
-        if (c == '"' || c == '\\') {
-            out += '\\';
-            out += c;
-        } else if (byte < 0x20 || byte == 0x7f) {
-            out += fmt::format("\\x{:02x}", byte);
+    std::size_t at = 0;
+    while (at < text.size()) {
+        const std::size_t length = printable_length(text.substr(at));
+        const std::size_t taken = std::max<std::size_t>(length, 1);
+        if (at + taken > max) {
+            return out + "...\"";
+        }
+        if (length == 0) {
+            out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[at]));
         } else {
-            out += c;
+            if (text[at] == '"' || text[at] == '\\') {
+                out += '\\';
+            }
+            out += text.substr(at, length);
         }
-    }
-    // A cut inside a UTF-8 sequence would leave half a character.
-    if (text.size() > max) {
-        while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80) {
-            out.pop_back();
-        }
-        if (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0xC0) {
-            out.pop_back();
-        }
-        return out + "...\"";
+        at += taken;
     }
     return out + "\"";
 }

@@ -20,7 +20,8 @@ struct BlockRule {
     std::int64_t max_anchors = 512;  ///< per document
 };
 
-/// gamma of the paper for a block size: 7, 5, 4 for 16, 10, 8; for others that of the nearest.
+/// gamma of the paper for a block size: 7, 5, 4 for 16, 10, 8; for others that of the nearest,
+/// the smaller one if two are equally near.
 double default_gamma(std::int64_t block_size);
 
 /// Weight of slot k (k = 0 gives 0).
@@ -40,7 +41,9 @@ std::vector<std::int32_t> draw_anchors(std::span<const std::uint8_t> trainable,
                                        bool held_out = false);
 
 /// Appends the blocks of the row's last document (row.documents.back(), whose tokens are in the row
-/// already) to row.blocks: anchors, labels, weights. `anchors` are positions inside the document.
+/// already) to row.blocks: anchors, labels, weights. `anchors` are positions inside the document,
+/// rising. A slot counts iff k >= 1, p + k lies in the document and is trainable, whatever lies
+/// between; slots whose weight underflows to 0 are not listed.
 void append_blocks(PackedRow& row,
                    std::span<const std::uint8_t> trainable,
                    std::span<const std::int32_t> anchors,

@@ -17,16 +17,23 @@ namespace dflash::data {
 
 /// Result of judging every line: counts by reason, first examples, lengths.
 struct DataReport {
-    std::int64_t lines = 0;  ///< lines that are not blank
+    std::vector<std::string> files;
+    std::string chat_format;
+    std::int64_t max_length = 0;  ///< tokens a sample was cut to
+    std::int64_t lines = 0;       ///< lines that are not blank
     std::int64_t blank = 0;
     std::int64_t usable = 0;
     std::map<std::string, std::int64_t> refused;       ///< by kind
     std::map<std::string, std::string> first_example;  ///< kind -> "path:line:column: message"
     std::int64_t tokens = 0;                           ///< of usable samples, after cutting
     std::int64_t trainable_tokens = 0;
-    std::int64_t cut = 0;  ///< samples longer than max_length, cut at the end
-    std::int64_t vanished_bytes = 0;
+    std::int64_t longest = 0;         ///< tokens of the longest usable sample, before cutting
+    std::int64_t cut = 0;             ///< usable samples longer than max_length, cut at the end
+    std::int64_t cut_tokens = 0;      ///< what they lost
+    std::int64_t vanished_bytes = 0;  ///< bytes that the vocabulary has no token for
+    LeftOut left_out;                 ///< by the chat format, over all usable samples
     std::int64_t anchors = 0;  ///< anchors an epoch will draw (at most max_anchors per sample)
+    std::int64_t without_anchor = 0;  ///< usable samples without two trained tokens side by side
 
     std::int64_t num_refused() const;
     std::string to_markdown() const;  ///< data-report.md
@@ -37,15 +44,22 @@ struct DatasetOptions {
     double max_bad_fraction = 0.01;
     std::int64_t max_anchors = 512;  ///< for DataReport::anchors
     int num_threads = 2;
-    RenderOptions render;
+    /// enable_thinking, if set, holds for all rows; otherwise each row is rendered as the server
+    /// did that made its last turn (ChatFormat::served_thinking).
+    RenderOptions render{};
 };
 
 /// Immutable after opening; encode() may be called concurrently.
 class Dataset {
   public:
-    /// Maps the files, finds and judges all lines. Throws Error{Data}: empty file, no usable row,
-    /// no supervised token, more than max_bad_fraction refused (path, line, column of the first of
-    /// each kind); Error{Config}: file not found.
+    /// Maps the files, finds and judges all lines. Throws Error{Data}: empty file, a file that is
+    /// not JSON lines, no usable row, no supervised token, more than max_bad_fraction refused
+    /// (path, line, column of the first of each kind); Error{Config}: file not found, a tokenizer
+    /// without the tokens that begin and end a turn in this format.
+    ///
+    /// Kinds of refused rows beside those of read_row: truncated (the last line, cut), prompt_only,
+    /// refused_by_format, nothing_trained (all answers have weight 0), cut_before_answer (no
+    /// trained token is left within max_length).
     static Dataset open(const std::vector<std::string>& files,
                         std::shared_ptr<const Tokenizer> tokenizer,
                         std::shared_ptr<const ChatFormat> format,
@@ -58,7 +72,8 @@ class Dataset {
     const std::vector<SampleId>& usable() const;
     const DataReport& report() const;
 
-    /// Tokens and loss mask of a sample, cut to max_length.
+    /// Tokens and loss mask of a sample, cut to max_length; `ref` holds the id only. Reads the line
+    /// again; an internal error for an id that is not usable.
     Sample encode(SampleId id) const;
 
     /// Tokens of a usable sample as judged (for planning), in the order of usable().

@@ -11,6 +11,7 @@
 #include <dflash/data/sample.hpp>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace dflash::data {
@@ -42,6 +43,16 @@ struct BlockPlan {
     std::int64_t num_blocks() const { return static_cast<std::int64_t>(anchors.size()); }
 };
 
+/// A sample that gave no document.
+struct DroppedSample {
+    SampleId id = -1;
+    std::string reason;  ///< Sample::dropped, kNoTokens or kNoAnchor
+};
+
+inline constexpr const char* kNoTokens = "no tokens";
+inline constexpr const char* kNoAnchor =
+    "no anchor: no two neighbouring tokens are both trained on";
+
 struct PackedRow {
     std::int64_t index =
         0;  ///< consecutive from 0 in this process: order of training, and slot = index mod slots
@@ -49,6 +60,7 @@ struct PackedRow {
     std::int64_t num_samples =
         0;  ///< samples consumed with this row, dropped ones included (returned to limiter A)
     bool end = false;                     ///< carries nothing: the data is used up
+    std::vector<DroppedSample> dropped;   ///< samples consumed with this row that are not in it
     std::vector<TokenId> tokens;          // [T]
     std::vector<std::int32_t> positions;  // [T] position inside the document
     std::vector<Document> documents;      // [D]

@@ -33,10 +33,10 @@ struct SampleRef {
 
 /// One document: token ids and, for each, whether the target itself would have generated it.
 struct Sample {
-    SampleRef ref;
-    std::vector<TokenId> tokens;          // [S]
-    std::vector<std::uint8_t> trainable;  // [S], 0 or 1
-    std::string dropped;                  ///< why this sample is empty; empty text for a good one
+    SampleRef ref{};
+    std::vector<TokenId> tokens{};          // [S]
+    std::vector<std::uint8_t> trainable{};  // [S], 0 or 1
+    std::string dropped{};                  ///< why this sample is empty; empty text for a good one
 };
 
 }  // namespace dflash::data

@@ -7,6 +7,7 @@
 #include <dflash/core/first_error.hpp>
 #include <dflash/gpu/device.hpp>
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -14,7 +15,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
-#include <string>
+#include <optional>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -26,13 +27,15 @@ struct WorkerOptions {
     /// libraries above this layer (Torch's thread count, stream, grad mode). Errors go to
     /// FirstError.
     std::function<void()> on_start;
-    /// Pins the thread to the cores near its GPU, or CPU device i to core i. Off where a process
-    /// has fewer cores than devices. Pin only after TBB has started, or TBB inherits the mask.
+    /// Pins the thread to the cores near its GPU, or CPU device i to core i. Where the process may
+    /// use fewer cores than the list has devices, threads are never pinned. Pin only after TBB has
+    /// started, or TBB inherits the mask.
     bool pin = true;
 };
 
-/// Owns the thread. Tasks run one at a time in the order they were posted. post() and call() may be
-/// used from any thread.
+/// Owns the thread, which is named after the device ("dflash-cuda0", "dflash-cpu1"). Tasks run one
+/// at a time in the order they were posted. post() and call() may be used from any thread. Starting
+/// never throws for the device's sake: what fails on the new thread goes to FirstError.
 class Worker : NonCopyable {
   public:
     Worker(Device device, FirstError& first_error, WorkerOptions options = {});
@@ -45,7 +48,9 @@ class Worker : NonCopyable {
     void post(std::function<void()> task);
 
     /// Queues a task, waits for it and returns its result; rethrows its exception, or the run's
-    /// first error if that comes first. Not from the worker's own thread (internal error).
+    /// first error if that comes before the task was started. A task that was started is always
+    /// waited for until it is destroyed, so it may refer to what the caller owns. Not from the
+    /// worker's own thread (internal error).
     template <class F>
     auto call(F&& task) -> std::invoke_result_t<F&> {
         using Result = std::invoke_result_t<F&>;
@@ -60,21 +65,27 @@ class Worker : NonCopyable {
     /// Tasks queued or running.
     std::size_t load() const;
 
-    /// Seconds spent in tasks since the start.
+    /// Seconds spent in tasks since the start, the running one included.
     double busy_s() const;
 
   private:
-    void run(WorkerOptions options);
+    using Clock = std::chrono::steady_clock;
+
+    void run(const WorkerOptions& options);
+    void set_up(const WorkerOptions& options);
+    void run_tasks();
+    [[nodiscard]] bool enqueue(std::function<void()> task);
     void enqueue_and_wait(std::function<void()> task);
 
     Device device_;
     FirstError& first_error_;
-    mutable std::mutex mutex_;  // guards: tasks_, stopping_, running_, busy_s_
-    std::condition_variable wake_;
+    mutable std::mutex mutex_;  // guards: tasks_, stopping_, task_began_, busy_, states of calls
+    std::condition_variable wake_;      // the worker waits for tasks
+    std::condition_variable finished_;  // callers wait for their task
     std::deque<std::function<void()>> tasks_;
     bool stopping_ = false;
-    bool running_ = false;
-    double busy_s_ = 0;
+    std::optional<Clock::time_point> task_began_;  // of the running task
+    Clock::duration busy_{};                       // of finished tasks
     FirstError::Subscription subscription_;
     std::thread thread_;
 };

@@ -37,7 +37,7 @@ class DraftWeights {
 
     at::Tensor gradient_flat() const {
         return gradient_flat_;
-    }  // [P] fp32: sums over rows, not normalised
+    }  // [P] fp32 (fp64 if compute is): sums over rows, not normalised
 
     const std::vector<WeightSpec>& specs() const { return specs_; }
 
@@ -47,6 +47,10 @@ class DraftWeights {
 
     /// Index of a weight by name; internal error if there is none.
     std::int64_t index(const std::string& name) const;
+
+    /// Weights first .. first + count - 1, which lie one after another in `flat` (a buffer of this
+    /// layout) and have the same columns, as one matrix: their products are one GEMM.
+    at::Tensor joined_in(const at::Tensor& flat, std::int64_t first, std::int64_t count) const;
 
     /// View of weight i inside another flat buffer of the same layout (master weights, moments).
     at::Tensor view_in(const at::Tensor& flat, std::int64_t i) const;

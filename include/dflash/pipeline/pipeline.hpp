@@ -31,7 +31,8 @@ struct PipelineStats {
 };
 
 /// The right to one row and its slot, until destroyed or released. May be released from any thread,
-/// and after the Pipeline failed; must not outlive it.
+/// in any order, and after the Pipeline failed; must not outlive it. Slots go back in order of
+/// rows: while row i is held, row i + num_slots does not come.
 class RowLease;
 
 /// One run of the graph; not reusable. All members from the thread that runs the training loop.

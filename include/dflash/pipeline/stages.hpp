@@ -21,7 +21,7 @@ class SampleSource {
     virtual ~SampleSource() = default;
 
     /// The next place in the order; serial. After the last sample one with `end`, then not called
-    /// again.
+    /// again. After Pipeline::stop() not called either: the graph makes the END itself.
     virtual data::SampleRef next() = 0;
 };
 
@@ -51,8 +51,12 @@ class TargetStage {
     /// Starts the target's forward of a row into `slot` and returns at once; `done` is called
     /// exactly once, from any thread, when the features are (or, on a GPU, are ordered to be) in
     /// the slot. Errors go to FirstError instead of `done`. Empty rows are passed too; the
-    /// implementation answers them at once.
+    /// implementation answers them at once. The row with `end` is not passed. Serial, in order of
+    /// rows. A `done` that comes after the run failed, or after the pipeline is gone, does nothing.
     virtual void start(RowPtr row, int slot, std::function<void()> done) = 0;
+
+    /// Rows that can be computed at the same time; for the statistics of waiting.
+    virtual int num_replicas() const { return 1; }
 };
 
 }  // namespace dflash::pipeline

@@ -46,6 +46,7 @@ struct TargetConfig {
     std::int64_t max_position_embeddings = 0;
     double rms_norm_eps = 1e-6;
     bool tied = false;
+    bool tied_by_default = false;  ///< config.json does not say whether
     bool attention_bias = false;
     bool mlp_bias = false;
     RopeConfig rope;

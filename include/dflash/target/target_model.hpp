@@ -38,13 +38,18 @@ class TargetModel {
     const TargetConfig& config() const { return config_; }
 
     /// Runs layers 0 .. last and calls `sink` after each layer listed in `taps` (sorted or not,
-    /// each once). Asynchronous on the worker's current stream.
+    /// each once), in the order of the layers. The last layer of the model gives its raw output,
+    /// too. A row without tokens gives empty residuals. Asynchronous on the worker's current
+    /// stream. The same row gives the same bits on every replica.
+    ///
+    /// Memory: activation_bytes() for the longest row so far, kept for the next one. Attention
+    /// holds tiles of queries x keys only, no tensor of a document's length squared.
     virtual void capture(const PackedInput& input,
                          std::span<const std::int64_t> taps,
                          const FeatureSink& sink) = 0;
 
     /// Final norm and head on rows of a residual: logits in fp32, [rows, V]. Needs a model loaded
-    /// with all layers.
+    /// with its head.
     virtual at::Tensor logits(const at::Tensor& residual_RH) = 0;
 
     /// Final norm of a residual.
@@ -65,23 +70,26 @@ class TargetModel {
 struct LoadOptions {
     at::Device device = at::kCPU;
     at::ScalarType dtype = at::kFloat;
-    /// Layers to load (from the first); the config's number loads final norm and head for logits(),
-    /// too.
+    /// Layers to load, from the first: last tapped layer + 1; 0 loads all.
     std::int64_t num_layers = 0;
-    /// Whether final norm and head are loaded.
+    /// Whether final norm and head are loaded, for logits(), final_norm() and head_VH().
     bool with_head = false;
 };
 
-/// Loads a folder. Every text tensor of the checkpoint must be known and every needed one present
-/// with its shape. Throws Error{Config} (no folder, no config.json, unsupported architecture),
-/// Error{Data} (weights missing, extra, misshapen).
+/// Loads a folder, tensor by tensor from the mapped files into the device's memory. Names, shapes
+/// and dtypes of all layers are judged, only those that are needed are read. Throws Error{Config}
+/// (no folder, no config.json, unsupported architecture), Error{Data} (weights missing, extra,
+/// misshapen).
 std::unique_ptr<TargetModel> load_target(const std::string& folder, const LoadOptions& options);
 
 /// Another replica on `device` from the tensors of a loaded one; shares memory where device and
 /// dtype are the same.
 std::unique_ptr<TargetModel> replicate(const TargetModel& model, at::Device device);
 
-/// Embedding and head alone, for drafters.
+/// Bytes of buffers that capture() keeps for rows of up to `tokens` tokens: for the planner.
+Bytes activation_bytes(const TargetConfig& config, std::int64_t tokens, at::ScalarType dtype);
+
+/// Embedding and head alone, for drafters; one tensor where the target ties them.
 struct Ends {
     at::Tensor embed_VH;
     at::Tensor head_VH;

@@ -48,7 +48,7 @@ struct TrainSettings {
 };
 
 struct DraftSettings {
-    std::int64_t block_size = 16;
+    std::optional<std::int64_t> block_size;
     std::optional<std::int64_t> num_layers;
     std::optional<std::vector<std::int64_t>> target_layer_ids;
     std::int64_t anchors = 512;
@@ -67,7 +67,6 @@ struct DataSettings {
     std::int64_t row_anchors = 2048;
     std::int64_t max_length = 4096;
     std::int64_t window = 2048;
-    std::string responses = "missing";
     double max_bad_fraction = 0.01;
     std::optional<std::string> chat_format;
     void declare(SettingList& list);
@@ -92,16 +91,6 @@ struct ReportSettings {
     void declare(SettingList& list);
 };
 
-struct WatchdogSettings {
-    Duration after{300};
-    void declare(SettingList& list);
-};
-
-struct CacheSettings {
-    std::optional<std::string> dir;  ///< default $XDG_CACHE_HOME/dflash or ~/.cache/dflash
-    void declare(SettingList& list);
-};
-
 struct Settings {
     RunSettings run;
     TrainSettings train;
@@ -110,11 +99,13 @@ struct Settings {
     EvalSettings eval;
     CheckpointSettings checkpoint;
     ReportSettings report;
-    WatchdogSettings watchdog;
-    CacheSettings cache;
 
     /// All settings, bound to the fields of this object.
     SettingList list();
 };
+
+/// Checks what one setting's limits cannot: how settings fit together. Throws Error{Config} naming
+/// them.
+void check_settings(const Settings& settings);
 
 }  // namespace dflash::train

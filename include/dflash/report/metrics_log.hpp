@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// metrics.jsonl: one JSON object per step on a line of its own.
+#pragma once
+
+#include <dflash/io/json.hpp>
+#include <dflash/io/output_file.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace dflash::report {
+
+/// Appends objects to a file, each line with one write, so that a process killed at any moment
+/// leaves whole lines and at most one torn at the end. Not thread-safe.
+class MetricsLog {
+  public:
+    /// Opens the file, new or of the run that is resumed after `last_step` (0 for a new run). Of an
+    /// existing file only whole lines that are objects with an integer "step" of at most
+    /// `last_step` stay; the others are cut by an atomic rewrite and counted in the log. Throws
+    /// Error{Storage}.
+    MetricsLog(std::string path, std::int64_t last_step);
+
+    /// Appends an object, which must have an integer "step". A file that cannot be written is a
+    /// warning; its lines (at most 1 MiB of them) are kept and written with the next one.
+    void write(const io::Json& object);
+
+    const std::string& path() const { return file_.path(); }
+
+  private:
+    io::OutputFile file_;
+    std::int64_t size_ = 0;     // bytes of whole lines in the file
+    std::string pending_;       // whole lines not written yet
+    bool failing_ = false;      // the last write failed: warned of once
+    std::int64_t dropped_ = 0;  // lines given up while failing
+};
+
+}  // namespace dflash::report

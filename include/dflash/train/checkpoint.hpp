@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints of a run: step-000500/draft in the published format, step-000500/state to continue
+// bit for bit. A folder appears by rename, complete, or not at all.
+#pragma once
+
+#include <dflash/model/config.hpp>
+#include <dflash/train/progress.hpp>
+
+#include <ATen/ATen.h>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace dflash::train {
+
+/// Optimizer tensors on the host: flat fp32 in the layout of the weights' specs.
+struct OptimizerState {
+    at::Tensor master;      // [P]
+    at::Tensor exp_avg;     // [P]
+    at::Tensor exp_avg_sq;  // [P]
+};
+
+/// What must be equal for a run to be continued, by name: settings that change the maths, the
+/// target, the data.
+using Identity = std::map<std::string, std::string>;
+
+struct Checkpoint {
+    Progress progress;
+    Identity identity;
+    model::DraftConfig config;
+    OptimizerState optimizer;
+};
+
+/// Reads and writes the checkpoints of one run folder.
+class CheckpointStore {
+  public:
+    CheckpointStore(std::string run_folder, std::int64_t keep, std::int64_t keep_drafts);
+
+    /// Writes step-NNNNNN (into a temporary folder, fsync, rename), points `latest` to it, and
+    /// removes older ones: the newest `keep` stay whole, and of the others the `keep_drafts` best
+    /// by `acceptance` keep their draft. Throws Error{Storage}; what was there before is then
+    /// untouched.
+    void save(const Checkpoint& checkpoint, std::optional<double> acceptance);
+
+    /// Steps with a whole checkpoint, rising.
+    std::vector<std::int64_t> steps() const;
+
+    /// Reads the checkpoint of `step`, or the newest. Throws Error{Config} if there is none,
+    /// Error{Data} if it is damaged.
+    Checkpoint load(std::optional<std::int64_t> step) const;
+
+    std::string folder_of(std::int64_t step) const;
+
+    /// Renames checkpoints of later steps to step-NNNNNN.superseded: the run is about to be
+    /// continued from before them.
+    void set_aside_after(std::int64_t step) const;
+
+    /// Removes temporary folders that an interrupted save left.
+    void remove_leftovers() const;
+
+  private:
+    void prune();
+
+    std::string run_folder_;
+    std::int64_t keep_;
+    std::int64_t keep_drafts_;
+};
+
+/// Throws Error{Config} listing every entry in which the two differ, with both values.
+void require_same(const Identity& saved, const Identity& now, const std::string& run_folder);
+
+/// Loads the weights of a draft folder (config.json + model.safetensors) as flat fp32 in the layout
+/// of its specs. Accepts an optional "model." prefix. Throws Error{Config} or Error{Data} naming
+/// missing, extra and misshapen weights.
+struct LoadedDraft {
+    model::DraftConfig config;
+    at::Tensor flat_fp32;
+};
+
+LoadedDraft load_draft(const std::string& folder);
+
+}  // namespace dflash::train

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far a run is: what the schedule, the due times and the checkpoints go by.
+#pragma once
+
+#include <dflash/data/packed_row.hpp>
+#include <dflash/train/settings.hpp>
+
+#include <cstdint>
+
+namespace dflash::train {
+
+/// Counts since the beginning of the run, over all its resumptions.
+struct Progress {
+    std::int64_t step = 0;     ///< optimizer steps done
+    std::int64_t rows = 0;     ///< packed rows, without empty ones
+    std::int64_t samples = 0;  ///< samples consumed, dropped ones included
+    std::int64_t tokens = 0;   ///< tokens of packed rows
+    double trained_s = 0;      ///< seconds spent in training
+    data::Cursor cursor;       ///< where the data continues
+
+    /// Takes a row into account; its cursor becomes the run's.
+    void consume(const data::PackedRow& row);
+};
+
+/// How long a run is: the fraction done in [0, 1], by hours, tokens or epochs, whichever is set (in
+/// this order).
+class RunLength {
+  public:
+    RunLength(const TrainSettings& settings, std::int64_t num_samples);
+
+    double fraction_done(const Progress& progress) const;
+
+    /// Whether the length is reached or train.max_steps cuts the run.
+    bool finished(const Progress& progress) const;
+
+    /// Whether the data ends by itself, after train.epochs.
+    bool by_epochs() const { return !settings_.hours && !settings_.tokens; }
+
+  private:
+    TrainSettings settings_;
+    std::int64_t num_samples_;
+};
+
+}  // namespace dflash::train

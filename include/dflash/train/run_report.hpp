@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run tells: metrics.jsonl and TensorBoard for programs, lines for people.
+#pragma once
+
+#include <dflash/pipeline/pipeline.hpp>
+#include <dflash/report/metrics_log.hpp>
+#include <dflash/report/tensorboard.hpp>
+#include <dflash/train/evaluator.hpp>
+#include <dflash/train/progress.hpp>
+#include <dflash/train/settings.hpp>
+#include <dflash/train/step.hpp>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dflash::train {
+
+/// Used by the training loop's thread.
+class RunReport {
+  public:
+    /// Opens the files of a run folder; what they hold of steps after `resumed_step` is cut.
+    RunReport(const std::string& folder, std::int64_t resumed_step, const Settings& settings);
+
+    /// One step: a line in metrics.jsonl, a point in TensorBoard, and a line on the screen when
+    /// report.every has passed. Throws Error{Numeric} if loss or gradient norm are not finite.
+    void step(const Progress& progress,
+              const StepReport& step,
+              double learning_rate,
+              const pipeline::PipelineStats& pipeline,
+              double fraction_done);
+
+    void evaluation(const Progress& progress, const EvalResult& result);
+
+    void saved(const Progress& progress, const std::string& folder);
+
+    /// The end of a run: loss curve, held-out accuracy by slot beside the bigram table's, where the
+    /// files lie.
+    void summary(const Progress& progress, const std::string& folder);
+
+  private:
+    report::MetricsLog metrics_;
+    report::TensorBoardLog tensorboard_;
+    Settings settings_;
+    std::vector<std::pair<double, double>> loss_curve_;  // (step, loss)
+    std::vector<std::pair<std::int64_t, EvalResult>> evaluations_;
+    std::optional<std::chrono::steady_clock::time_point> last_line_;
+    std::optional<Progress> last_progress_;
+    pipeline::PipelineStats last_pipeline_;
+    std::int64_t last_target_tokens_ = 0;
+};
+
+}  // namespace dflash::train

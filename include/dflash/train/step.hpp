@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// One optimizer step over rows_per_step packed rows, spread over the drafters. No logging, no
+// files, no configuration.
+#pragma once
+
+#include <dflash/pipeline/pipeline.hpp>
+#include <dflash/train/drafter_rank.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <future>
+#include <memory>
+#include <vector>
+
+namespace dflash::train {
+
+/// What a step computed; host values, complete.
+struct StepReport {
+    double loss = 0;           ///< sum of w m CE over sum of w m
+    double accuracy = 0;       ///< share of right labels over all slots
+    double gradient_norm = 0;  ///< before clipping
+    std::int64_t labels = 0;
+    std::int64_t tokens = 0;
+    std::int64_t rows = 0;
+};
+
+/// A step on its way: the report when the drafters have done it.
+class PendingStep {
+  public:
+    /// Waits for the drafters. Throws the run's first error.
+    StepReport wait();
+
+  private:
+    friend class Step;
+    std::vector<std::future<StepResult>> results_;  // one per drafter
+    std::vector<DrafterRank*> ranks_;
+    double weight_sum_ = 0;
+    StepReport counts_;
+};
+
+/// Collects rows and hands them to their drafters. Used by the training loop's thread.
+class Step {
+  public:
+    Step(std::vector<std::unique_ptr<DrafterRank>>& ranks,
+         std::vector<FeatureSlot>& slots,
+         std::int64_t rows_per_step);
+
+    bool full() const { return counts_.rows == rows_per_step_; }
+
+    bool empty() const { return counts_.rows == 0; }
+
+    /// Forward, loss and backward of a row on its drafter, which owns the row's slot. Does not
+    /// wait; the lease is released when the row is done. Empty rows are released at once and do not
+    /// count.
+    void add(pipeline::RowLease row);
+
+    /// Reduction, clipping and update on all drafters. Does not wait.
+    PendingStep finish(double learning_rate);
+
+  private:
+    std::vector<std::unique_ptr<DrafterRank>>& ranks_;
+    std::vector<FeatureSlot>& slots_;
+    std::int64_t rows_per_step_;
+    StepReport counts_;
+    double weight_sum_ = 0;
+};
+
+}  // namespace dflash::train

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The training loop: short enough to read. Rows come from the pipeline in order, steps go to the
+// drafters, and whatever happens once in a while asks whether it is due.
+#pragma once
+
+#include <dflash/pipeline/pipeline.hpp>
+#include <dflash/train/checkpoint.hpp>
+#include <dflash/train/evaluator.hpp>
+#include <dflash/train/progress.hpp>
+#include <dflash/train/run_report.hpp>
+#include <dflash/train/schedule.hpp>
+#include <dflash/train/step.hpp>
+#include <dflash/train/stop_signals.hpp>
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace dflash::train {
+
+/// Everything the loop works with; owned by the session, which outlives the trainer.
+struct TrainerParts {
+    pipeline::Pipeline& pipeline;
+    std::vector<std::unique_ptr<DrafterRank>>& ranks;
+    std::vector<FeatureSlot>& slots;
+    Evaluator& evaluator;
+    CheckpointStore& checkpoints;
+    RunReport& report;
+    StopSignals& signals;
+    RunLength length;
+    Identity identity;
+    const Settings& settings;
+};
+
+class Trainer {
+  public:
+    /// `progress`: zero for a new run, or where a checkpoint stands.
+    Trainer(TrainerParts parts, Progress progress);
+
+    /// Trains until the run's length is reached, the data is used up, or a stop is asked for;
+    /// evaluates and saves at the end. Throws the run's first error, after which nothing is
+    /// written.
+    Progress run();
+
+  private:
+    /// Steps that are ahead of their reports: the workers' queues never run dry, and never run
+    /// away.
+    static constexpr std::size_t kMaxStepsAhead = 2;
+
+    struct StepInFlight {
+        Progress progress;
+        double learning_rate;
+        PendingStep pending;
+    };
+
+    bool fill_step();
+    void finish_step();
+    void report_steps(std::size_t leave_in_flight);
+    void evaluate();
+    void save();
+    bool save_due() const;
+    double elapsed_s() const;
+
+    TrainerParts parts_;
+    Progress progress_;
+    Step step_;
+    std::deque<StepInFlight> in_flight_;
+    std::chrono::steady_clock::time_point started_at_;
+    double trained_before_s_;
+    double last_save_s_;
+    std::optional<std::int64_t> evaluated_step_;
+    double last_acceptance_ = 0;
+};
+
+}  // namespace dflash::train

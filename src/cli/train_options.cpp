@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dflash/cli/train_options.hpp>
+#include <dflash/core/error.hpp>
+#include <dflash/core/text.hpp>
+#include <dflash/io/toml.hpp>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fmt/format.h>
+
+namespace dflash::cli {
+namespace {
+
+// Text and times are taken as they are written: "--data 7.jsonl" and "--gpus 0" are text, though
+// TOML reads 0 as a number.
+SettingValue value_for(const Setting& setting,
+                       const std::string& text,
+                       const SettingValue& parsed) {
+    const bool is_text = setting.type == "text" || setting.type == "time";
+    return is_text && !std::holds_alternative<std::string>(parsed) ? SettingValue(text) : parsed;
+}
+
+void apply_file(SettingList& list, const std::string& path) {
+    for (const io::TomlEntry& entry : io::read_toml_file(path)) {
+        list.find(entry.key, entry.place).assign(entry.value, SettingOrigin::File, entry.place);
+    }
+}
+
+void apply_set_option(SettingList& list, const std::string& assignment) {
+    const std::string place = "--set " + assignment;
+    const io::TomlEntry entry = io::parse_assignment(assignment, place);
+    Setting& setting = list.find(entry.key, place);
+    const std::string text = assignment.substr(assignment.find('=') + 1);
+    setting.assign(value_for(setting, text, entry.value), SettingOrigin::SetOption, place);
+}
+
+}  // namespace
+
+TrainOptions::TrainOptions()
+    : aliases{
+          {"--target",
+           "run.target",
+           "target model: an HF folder, or ORG/NAME in the Hugging Face cache",
+           {}},
+          {"--data",
+           "run.data",
+           "training data: JSON lines with messages (plain, .gz, .zst); several: a.jsonl,b.jsonl",
+           {}},
+          {"--gpus", "run.gpus", "devices: all, 0-7, 0,2,5-7, 0,0,0, cpu:N", {}},
+          {"--init",
+           "run.init",
+           "drafter to start from, instead of random weights: folder or ORG/NAME",
+           {}},
+          {"--output", "run.output", "run folder; default runs/<target>-<yyyymmdd-hhmm>", {}},
+          {"--eval-data", "run.eval_data", "held-out rows of their own", {}},
+          {"--hours", "train.hours", "how long, in hours ...", {}},
+          {"--tokens", "train.tokens", "... or in tokens of packed rows ...", {}},
+          {"--epochs", "train.epochs", "... or in passes over the data (default)", {}},
+          {"--lr", "train.lr", "peak learning rate", {}},
+          {"--max-length", "data.max_length", "samples are cut at this many tokens", {}},
+          {"--block-size", "draft.block_size", "slots of a block", {}},
+          {"--anchors", "draft.anchors", "most blocks of one document and epoch", {}},
+          {"--layers", "draft.num_layers", "layers of the drafter", {}},
+          {"--seed", "run.seed", "seed of everything random", {}},
+          {"--split",
+           "run.split",
+           "T+D: targets and drafters, instead of the planner's choice",
+           {}},
+          {"--target-gpus",
+           "run.target_gpus",
+           "positions in the --gpus list that hold a target",
+           {}},
+          {"--draft-gpus",
+           "run.draft_gpus",
+           "positions in the --gpus list that train; the two lists may overlap",
+           {}},
+      } {}
+
+void TrainOptions::add_to(CLI::App& app) {
+    for (Alias& alias : aliases) {
+        app.add_option(
+            alias.option, alias.value, fmt::format("{} [{}]", alias.help, alias.setting));
+    }
+    app.add_option(
+        "--config", config_file, "configuration file; default ./dflash.toml if it is there");
+    app.add_option(
+           "--set", set, "KEY=VALUE: any setting, in TOML notation; may be given several times")
+        ->allow_extra_args(false);
+    app.add_option("--resume", resume, "continue the run in this folder");
+    app.add_option(
+        "--step", step, "with --resume: from the checkpoint of this step instead of the newest");
+}
+
+train::TrainRequest resolve(const TrainOptions& options, const std::string& command_line) {
+    train::TrainRequest request;
+    request.command_line = command_line;
+    SettingList list = request.settings.list();
+    if (options.step && !options.resume) {
+        throw Error(
+            ErrorKind::Config,
+            {.what = "--step is given without --resume", .where = {}, .cause = {}, .hint = {}});
+    }
+    if (options.resume) {
+        request.resume_folder = *options.resume;
+        request.resume_step = options.step;
+        request.config_files.push_back(train::resume_config_path(*options.resume));
+        apply_file(list, request.config_files.back());
+    }
+    if (options.config_file || (!options.resume && std::filesystem::exists("dflash.toml"))) {
+        request.config_files.push_back(options.config_file.value_or("./dflash.toml"));
+        apply_file(list, request.config_files.back());
+    }
+    for (const std::string& assignment : options.set) {
+        apply_set_option(list, assignment);
+    }
+    for (const TrainOptions::Alias& alias : options.aliases) {
+        if (alias.value) {
+            Setting& setting = list.find(alias.setting, alias.option);
+            const bool is_text = setting.type == "text" || setting.type == "time";
+            const SettingValue value = is_text ? SettingValue(*alias.value)
+                                               : io::parse_toml_value(*alias.value, alias.option);
+            setting.assign(value, SettingOrigin::NamedOption, alias.option);
+        }
+    }
+    for (const Setting& setting : list.all()) {
+        if (setting.origin != SettingOrigin::Default && !setting.is_default()) {
+            request.changed_settings.push_back(
+                fmt::format("{} = {} ({})", setting.name, to_toml(setting.value()), setting.place));
+        }
+    }
+    train::check_settings(request.settings);
+    return request;
+}
+
+}  // namespace dflash::cli

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "line_encoder.hpp"
+
+#include <dflash/core/check.hpp>
+#include <dflash/core/error.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace dflash::data {
+
+namespace {
+
+bool has_trained_token(const std::vector<std::uint8_t>& mask) {
+    return std::find(mask.begin(), mask.end(), 1) != mask.end();
+}
+
+EncodedLine refused(std::string kind, std::string message) {
+    EncodedLine result;
+    result.fault.emplace();
+    result.fault->kind = std::move(kind);
+    result.fault->message = std::move(message);
+    return result;
+}
+
+}  // namespace
+
+LineEncoder::LineEncoder(std::shared_ptr<const Tokenizer> tokenizer,
+                         std::shared_ptr<const ChatFormat> format,
+                         const DatasetOptions& options)
+    : tokenizer_(std::move(tokenizer)),
+      format_(std::move(format)),
+      render_(options.render),
+      max_length_(narrow<std::size_t>(options.max_length)) {}
+
+EncodedLine LineEncoder::encode(std::string_view line) const {
+    RowResult row = read_row(line);
+    if (row.fault) {
+        EncodedLine result;
+        result.fault = std::move(row.fault);
+        return result;
+    }
+    const Conversation& conversation = *row.conversation;
+    if (conversation.is_prompt()) {
+        return refused("prompt_only",
+                       fmt::format("a question without an answer (the last message is from the "
+                                   "{}): there is nothing to train on",
+                                   conversation.messages.back().role));
+    }
+    RenderOptions options = render_;
+    if (!options.enable_thinking) {
+        options.enable_thinking = format_->served_thinking(conversation);
+    }
+    Rendered rendered;
+    try {
+        rendered = format_->render(conversation, options);
+    } catch (const Error& error) {
+        if (error.kind() != ErrorKind::Data) {
+            throw;
+        }
+        return refused("refused_by_format", error.parts().what);
+    }
+
+    Encoding encoding = tokenizer_->encode(rendered.text, /*with_ranges=*/true);
+    EncodedLine result;
+    result.trainable = loss_mask(encoding, rendered.spans);
+    result.tokens = std::move(encoding.ids);
+    result.vanished_bytes = encoding.vanished_bytes;
+    result.left_out = rendered.left_out;
+    if (!has_trained_token(result.trainable)) {
+        return refused("nothing_trained", "every answer of the row has weight 0");
+    }
+    if (const std::size_t size = result.tokens.size(); size > max_length_) {
+        result.cut_tokens = static_cast<std::int64_t>(size - max_length_);
+        result.tokens.resize(max_length_);
+        result.trainable.resize(max_length_);
+        if (!has_trained_token(result.trainable)) {
+            return refused("cut_before_answer",
+                           fmt::format("the row has {} tokens, and no answer begins within the "
+                                       "first {} (data.max_length)",
+                                       size,
+                                       max_length_));
+        }
+    }
+    return result;
+}
+
+}  // namespace dflash::data

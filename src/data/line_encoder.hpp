@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// From one line of a data file to tokens with a loss mask.
+#pragma once
+
+#include <dflash/data/dataset.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace dflash::data {
+
+struct EncodedLine {
+    std::optional<RowFault> fault;        ///< set: the line is refused, the rest means nothing
+    std::vector<TokenId> tokens;          // [S]
+    std::vector<std::uint8_t> trainable;  // [S]
+    std::int64_t cut_tokens = 0;
+    std::int64_t vanished_bytes = 0;
+    LeftOut left_out;
+};
+
+/// Immutable; encode() may be called concurrently.
+class LineEncoder {
+  public:
+    LineEncoder(std::shared_ptr<const Tokenizer> tokenizer,
+                std::shared_ptr<const ChatFormat> format,
+                const DatasetOptions& options);
+
+    EncodedLine encode(std::string_view line) const;
+
+  private:
+    std::shared_ptr<const Tokenizer> tokenizer_;
+    std::shared_ptr<const ChatFormat> format_;
+    RenderOptions render_;
+    std::size_t max_length_;
+};
+
+}  // namespace dflash::data

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pattern_translation.hpp"
+
+#include "unicode_tables.hpp"
+#include "utf8.hpp"
+
+#include <dflash/core/error.hpp>
+#include <dflash/core/text.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdint>
+#include <fmt/format.h>
+#include <vector>
+
+namespace dflash::data {
+namespace {
+
+constexpr std::array<CodePointRange, 10> kWhiteSpace{{{0x09, 0x0D},
+                                                      {0x20, 0x20},
+                                                      {0x85, 0x85},
+                                                      {0xA0, 0xA0},
+                                                      {0x1680, 0x1680},
+                                                      {0x2000, 0x200A},
+                                                      {0x2028, 0x2029},
+                                                      {0x202F, 0x202F},
+                                                      {0x205F, 0x205F},
+                                                      {0x3000, 0x3000}}};
+
+constexpr char32_t kLastCodePoint = 0x10FFFF;
+
+// C and Cn shrink with every version of Unicode, which additions cannot express.
+constexpr std::array<std::string_view, 32> kCategories{
+    "L",  "Ll", "Lm", "Lo", "Lt", "Lu", "M", "Mc", "Me", "Mn", "N",  "Nd", "Nl", "No", "P",  "Pc",
+    "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "S", "Sc", "Sk", "Sm", "So", "Z",  "Zl", "Zp", "Zs", "Cc"};
+
+// Full case folding maps one character to each of these (U+00DF, U+FB00 ...), and Oniguruma follows
+// it; PCRE2 folds single characters only. Unicode 16, CaseFolding.txt, status F.
+constexpr std::array<std::string_view, 5> kFoldedPairs{"ss", "ff", "fi", "fl", "st"};
+
+bool is_ascii_alnum(char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+std::string ranges_text(std::span<const CodePointRange> ranges) {
+    std::string text;
+    for (const CodePointRange& range : ranges) {
+        text += fmt::format("\\x{{{:X}}}", static_cast<std::uint32_t>(range.first));
+        if (range.last != range.first) {
+            text += fmt::format("-\\x{{{:X}}}", static_cast<std::uint32_t>(range.last));
+        }
+    }
+    return text;
+}
+
+std::string no_white_space_text() {
+    std::vector<CodePointRange> gaps;
+    char32_t next = 0;
+    for (const CodePointRange& range : kWhiteSpace) {
+        gaps.push_back({next, range.first - 1});
+        next = range.last + 1;
+    }
+    gaps.push_back({next, kLastCodePoint});
+    return ranges_text(gaps);
+}
+
+// Contents of a character class that holds a general category.
+std::string category_text(std::string_view category) {
+    std::string text = fmt::format("\\p{{{}}}", category);
+    for (const CategoryAdditions& additions : category_additions()) {
+        if (additions.category.starts_with(category)) {
+            text += ranges_text(additions.ranges);
+        }
+    }
+    return text;
+}
+
+class Translator {
+  public:
+    Translator(std::string_view pattern, const std::string& where)
+        : pattern_(pattern), where_(where) {}
+
+    std::string run() {
+        while (at_ < pattern_.size()) {
+            step();
+        }
+        if (!caseless_groups_.empty()) {
+            refuse("a group that is not closed");
+        }
+        return std::move(out_);
+    }
+
+  private:
+    [[noreturn]] void refuse(std::string_view found) const {
+        throw Error(ErrorKind::Config,
+                    {.what = fmt::format("pre_tokenizer: the split pattern {} holds {} at byte {}, "
+                                         "which this program does not translate",
+                                         quote(pattern_, 400),
+                                         found,
+                                         at_),
+                     .where = where_,
+                     .cause = "",
+                     .hint = "supported are literals, | ? * +, {n,m}, (?:..), (?i:..), lookaround, "
+                             "character classes, \\s \\S \\d \\p{..} \\P{..}"});
+    }
+
+    char peek(std::size_t ahead = 0) const {
+        return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0';
+    }
+
+    bool caseless() const { return !caseless_groups_.empty() && caseless_groups_.back(); }
+
+    void step() {
+        const char c = peek();
+        if (c != '\\' && !is_literal(c)) {
+            literals_.clear();
+        }
+        switch (c) {
+            case '\\':
+                escape(/*in_class=*/false);
+                break;
+            case '[':
+                character_class();
+                break;
+            case '(':
+                open_group();
+                break;
+            case ')':
+                if (caseless_groups_.empty()) {
+                    refuse("a ) without (");
+                }
+                caseless_groups_.pop_back();
+                copy(1);
+                break;
+            case '?':
+            case '*':
+            case '+':
+                copy(1);
+                if (peek() == '?' || peek() == '+') {  // lazy, possessive: the same in both
+                    copy(1);
+                }
+                break;
+            case '{':
+                repetition();
+                break;
+            case '|':
+            case '.':
+                copy(1);
+                break;
+            case '^':
+            case '$':
+                refuse(fmt::format("the anchor {}", c));
+            default:
+                literal();
+        }
+    }
+
+    static bool is_literal(char c) {
+        return std::string_view("\\[()?*+{|.^$").find(c) == std::string_view::npos;
+    }
+
+    void copy(std::size_t length) {
+        out_.append(pattern_, at_, length);
+        at_ += length;
+    }
+
+    void literal() {
+        const Utf8Step found = step_utf8(pattern_, at_);
+        if (!found.valid) {
+            refuse("broken UTF-8");
+        }
+        note_literal(found.code_point);
+        copy(found.length);
+    }
+
+    // Refuses literals in (?i:...) that fold to or from several characters.
+    void note_literal(char32_t c) {
+        if (!caseless()) {
+            return;
+        }
+        if (c >= 0x80) {
+            refuse("a character outside ASCII in a caseless group");
+        }
+        literals_ += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+        for (const std::string_view pair : kFoldedPairs) {
+            if (std::string_view(literals_).ends_with(pair)) {
+                refuse(fmt::format("the letters \"{}\" in a caseless group", pair));
+            }
+        }
+    }
+
+    void open_group() {
+        // Longest first, so that (?<= is not taken for (?<.
+        static constexpr std::array<std::string_view, 7> kOpenings{
+            "(?<=", "(?<!", "(?i:", "(?:", "(?=", "(?!", "(?>"};
+        for (const std::string_view opening : kOpenings) {
+            if (pattern_.substr(at_).starts_with(opening)) {
+                caseless_groups_.push_back(opening == "(?i:" || caseless());
+                copy(opening.size());
+                return;
+            }
+        }
+        if (peek(1) == '?' || peek(1) == '*') {
+            refuse(fmt::format("the group {}", quote(pattern_.substr(at_, 4))));
+        }
+        caseless_groups_.push_back(caseless());
+        copy(1);
+    }
+
+    // {n}, {n,} or {n,m}. Ruby reads {,m} as {0,m}, {n}? as (?:{n})? and {n,m}+ as (?:{n,m})+;
+    // PCRE2 does not.
+    void repetition() {
+        std::size_t end = at_ + 1;
+        const auto digits = [&] {
+            const std::size_t begin = end;
+            while (end < pattern_.size() && is_digit(pattern_[end])) {
+                ++end;
+            }
+            return end - begin;
+        };
+        const std::size_t first = digits();
+        const bool has_comma = end < pattern_.size() && pattern_[end] == ',';
+        if (has_comma) {
+            ++end;
+            digits();
+        }
+        if (first == 0 || end >= pattern_.size() || pattern_[end] != '}') {
+            refuse("a { that begins no {n}, {n,} or {n,m}");
+        }
+        ++end;
+        const char next = end < pattern_.size() ? pattern_[end] : '\0';
+        if (next == '+' || (next == '?' && !has_comma)) {
+            refuse(fmt::format("}}{}", next));
+        }
+        copy(end - at_);
+        if (next == '?') {
+            copy(1);
+        }
+    }
+
+    void character_class() {
+        copy(1);
+        if (peek() == '^') {
+            copy(1);
+        }
+        if (peek() == ']') {
+            refuse("a class that begins with ]");
+        }
+        while (peek() != ']') {
+            if (at_ >= pattern_.size()) {
+                refuse("a class that is not closed");
+            }
+            if (peek() == '[') {
+                refuse("a class inside a class");
+            }
+            if (peek() == '&' && peek(1) == '&') {
+                refuse("an intersection of classes");
+            }
+            if (peek() == '\\') {
+                escape(/*in_class=*/true);
+                continue;
+            }
+            literals_.clear();  // members are alternatives, not neighbours
+            literal();
+        }
+        literals_.clear();
+        copy(1);
+    }
+
+    void escape(bool in_class) {
+        const char c = peek(1);
+        if (c == '\0') {
+            refuse("a \\ at its end");
+        }
+        if (c == 'r' || c == 'n' || c == 't' || c == 'f') {
+            literals_.clear();
+            copy(2);
+        } else if (c == 'u' || c == 'x') {
+            code_point();
+        } else if (!is_ascii_alnum(c) && static_cast<unsigned char>(c) < 0x80) {
+            ++at_;
+            note_literal(static_cast<unsigned char>(c));
+            out_ += '\\';
+            copy(1);
+        } else {
+            literals_.clear();
+            escaped_class(c, in_class);
+        }
+    }
+
+    // \uHHHH and \x{H...}
+    void code_point() {
+        const bool braces = peek(1) == 'x' && peek(2) == '{';
+        const std::size_t begin = at_ + (braces ? 3 : 2);
+        std::size_t end = begin;
+        while (end < pattern_.size() && std::isxdigit(static_cast<unsigned char>(pattern_[end])) &&
+               (braces || end < begin + 4)) {
+            ++end;
+        }
+        const std::size_t digits = end - begin;
+        const bool closed = !braces || (end < pattern_.size() && pattern_[end] == '}');
+        if (!closed || digits == 0 || digits > 6 || (!braces && (peek(1) == 'x' || digits != 4))) {
+            refuse("an escape other than \\uHHHH and \\x{H..}");
+        }
+        const std::string hex(pattern_.substr(begin, digits));
+        note_literal(static_cast<char32_t>(std::stoul(hex, nullptr, 16)));
+        out_ += fmt::format("\\x{{{}}}", hex);
+        at_ = end + (braces ? 1 : 0);
+    }
+
+    // \s \S \d \p{..} \P{..}
+    void escaped_class(char c, bool in_class) {
+        if (c == 's' || c == 'S') {
+            const std::string members = c == 's' ? ranges_text(kWhiteSpace) : no_white_space_text();
+            out_ += in_class ? members : fmt::format("[{}]", members);
+            at_ += 2;
+            return;
+        }
+        if (caseless()) {
+            refuse(fmt::format("\\{} in a caseless group", c));
+        }
+        if (c == 'd') {
+            out_ += in_class ? category_text("Nd") : fmt::format("[{}]", category_text("Nd"));
+            at_ += 2;
+            return;
+        }
+        if ((c != 'p' && c != 'P') || peek(2) != '{') {
+            refuse(fmt::format("the escape \\{}", c));
+        }
+        const std::size_t close = pattern_.find('}', at_);
+        const std::string_view name =
+            close == std::string_view::npos ? "" : pattern_.substr(at_ + 3, close - at_ - 3);
+        if (std::find(kCategories.begin(), kCategories.end(), name) == kCategories.end()) {
+            refuse(
+                fmt::format("the property {} (general categories such as L, Lu and N are "
+                            "supported)",
+                            quote(name)));
+        }
+        const std::string members = category_text(name);
+        if (c == 'P' && in_class) {
+            refuse("\\P{..} inside a class");
+        }
+        if (in_class) {
+            out_ += members;
+        } else {
+            out_ += fmt::format("[{}{}]", c == 'P' ? "^" : "", members);
+        }
+        at_ = close + 1;
+    }
+
+    std::string_view pattern_;
+    const std::string& where_;
+    std::size_t at_ = 0;
+    std::string out_;
+    std::vector<bool> caseless_groups_;  // for each open group
+    std::string literals_;               // the neighbouring literals before at_, if caseless
+};
+
+}  // namespace
+
+std::string translate_pattern(std::string_view pattern, const std::string& where) {
+    return Translator(pattern, where).run();
+}
+
+}  // namespace dflash::data

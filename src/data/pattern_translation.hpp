@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Split patterns of tokenizer.json are written for Oniguruma (Ruby syntax). What of it means the
+// same in PCRE2 is taken over, classes whose members differ are written out, and everything else is
+// refused: a pattern that is understood half would give other tokens without a word.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace dflash::data {
+
+/// The pattern for PCRE2 (UTF, UCP, newline LF).
+///
+/// * \s and \S become the white space of the reference (no U+180E, unlike PCRE2 with UCP).
+/// * \p{..} and \d become general categories with the characters added after Unicode 14.
+/// * (?i:...) holds only ASCII that folds one character to one.
+///
+/// Throws Error{Config} with `where` for constructs whose meaning differs or is not known.
+std::string translate_pattern(std::string_view pattern, const std::string& where);
+
+}  // namespace dflash::data

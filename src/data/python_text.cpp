@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python_text.hpp"
+
+#include "utf8.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <fmt/format.h>
+
+namespace dflash::data {
+
+namespace {
+
+// repr() of a float (CPython float_repr_style "short"): the shortest digits that read back to the
+// same value; with an exponent of at least two digits where it is below -4 or from 16 up.
+std::string python_float(double value) {
+    if (std::isnan(value)) {
+        return "NaN";
+    }
+    if (std::isinf(value)) {
+        return value < 0 ? "-Infinity" : "Infinity";
+    }
+    std::array<char, 40> buffer{};
+    const auto end = std::to_chars(buffer.data(),
+                                   buffer.data() + buffer.size(),
+                                   std::fabs(value),
+                                   std::chars_format::scientific)
+                         .ptr;
+    const std::string_view scientific(buffer.data(), static_cast<std::size_t>(end - buffer.data()));
+    const std::size_t e = scientific.find('e');
+    std::string digits(1, scientific[0]);
+    if (e > 2) {
+        digits += scientific.substr(2, e - 2);
+    }
+    int exponent = 0;
+    std::from_chars(scientific.data() + e + 2, end, exponent);
+    exponent = scientific[e + 1] == '-' ? -exponent : exponent;
+    const int num_digits = static_cast<int>(digits.size());
+    std::string text = std::signbit(value) ? "-" : "";
+    if (exponent < -4 || exponent >= 16) {
+        text += digits[0];
+        if (num_digits > 1) {
+            text += '.' + digits.substr(1);
+        }
+        text += fmt::format("e{}{:02}", exponent < 0 ? '-' : '+', std::abs(exponent));
+    } else if (exponent < 0) {
+        text += "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
+    } else if (num_digits <= exponent + 1) {
+        text +=
+            digits + std::string(static_cast<std::size_t>(exponent + 1 - num_digits), '0') + ".0";
+    } else {
+        digits.insert(static_cast<std::size_t>(exponent) + 1, 1, '.');
+        text += digits;
+    }
+    return text;
+}
+
+std::string python_number(const io::Json& value) {
+    const std::string& text = value.number_text();
+    if (text.find_first_of(".eE") != std::string::npos) {
+        return python_float(std::strtod(text.c_str(), nullptr));
+    }
+    return text == "-0" ? "0" : text;
+}
+
+void append_string(std::string& out, std::string_view text) {
+    out += '"';
+    for (const char c : text) {
+        switch (c) {
+            case '"':
+                out += "\\\"";
+                break;
+            case '\\':
+                out += "\\\\";
+                break;
+            case '\n':
+                out += "\\n";
+                break;
+            case '\r':
+                out += "\\r";
+                break;
+            case '\t':
+                out += "\\t";
+                break;
+            case '\b':
+                out += "\\b";
+                break;
+            case '\f':
+                out += "\\f";
+                break;
+            default:
+                if (static_cast<unsigned char>(c) < 0x20) {
+                    out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+                } else {
+                    out += c;
+                }
+        }
+    }
+    out += '"';
+}
+
+// Recursion is bounded by the parser's limit of nesting.
+void append_json(std::string& out, const io::Json& value) {
+    switch (value.kind()) {
+        case io::Json::Kind::Null:
+            out += "null";
+            break;
+        case io::Json::Kind::Bool:
+            out += value.as_bool() ? "true" : "false";
+            break;
+        case io::Json::Kind::Number:
+            out += python_number(value);
+            break;
+        case io::Json::Kind::String:
+            append_string(out, value.as_string());
+            break;
+        case io::Json::Kind::Array: {
+            std::string_view separator = "";
+            out += '[';
+            for (const io::Json& item : value.items()) {
+                out += separator;
+                append_json(out, item);
+                separator = ", ";
+            }
+            out += ']';
+            break;
+        }
+        case io::Json::Kind::Object: {
+            std::string_view separator = "";
+            out += '{';
+            for (const auto& [key, member] : value.members()) {
+                out += separator;
+                append_string(out, key);
+                out += ": ";
+                append_json(out, member);
+                separator = ", ";
+            }
+            out += '}';
+            break;
+        }
+    }
+}
+
+// str.isspace(): bidirectional type WS, B or S, or category Zs; so U+001C-001F, but not U+180E,
+// U+200B or U+FEFF.
+bool is_python_space(char32_t c) {
+    return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 ||
+           c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
+           c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+}  // namespace
+
+std::string python_json(const io::Json& value) {
+    std::string out;
+    append_json(out, value);
+    return out;
+}
+
+std::string_view python_strip(std::string_view text) {
+    while (!text.empty()) {
+        const Utf8Step first = step_utf8(text, 0);
+        if (!is_python_space(first.code_point)) {
+            break;
+        }
+        text.remove_prefix(first.length);
+    }
+    while (!text.empty()) {
+        const std::size_t begin = character_begin(text, text.size() - 1);
+        if (!is_python_space(step_utf8(text, begin).code_point)) {
+            break;
+        }
+        text.remove_suffix(text.size() - begin);
+    }
+    return text;
+}
+
+std::string_view strip_leading_newlines(std::string_view text) {
+    return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
+}
+
+std::string_view strip_trailing_newlines(std::string_view text) {
+    return text.substr(0, text.find_last_not_of('\n') + 1);
+}
+
+std::string_view strip_newlines(std::string_view text) {
+    return strip_leading_newlines(strip_trailing_newlines(text));
+}
+
+}  // namespace dflash::data

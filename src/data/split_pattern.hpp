@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// A compiled split pattern: cuts a text into its matches and what lies between them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dflash::data {
+
+/// What matching writes to. One per thread; serves all patterns.
+class MatchSpace {
+  public:
+    MatchSpace();
+    ~MatchSpace();
+    MatchSpace(const MatchSpace&) = delete;  // one owner of PCRE2's blocks
+    MatchSpace& operator=(const MatchSpace&) = delete;
+
+  private:
+    friend class SplitPattern;
+    struct Blocks;
+    std::unique_ptr<Blocks> blocks_;
+};
+
+/// Immutable; may be used from several threads, each with a MatchSpace of its own.
+class SplitPattern {
+  public:
+    /// `pattern` as tokenizer.json writes it. Throws Error{Config} if it cannot be translated or
+    /// compiled.
+    SplitPattern(std::string_view pattern, const std::string& where);
+    /// A fixed text in place of a pattern.
+    static SplitPattern from_literal(std::string_view text, const std::string& where);
+
+    SplitPattern(SplitPattern&&) noexcept;
+    SplitPattern& operator=(SplitPattern&&) noexcept;
+    ~SplitPattern();
+
+    /// Appends the pieces of `text` (well-formed UTF-8), none empty, which together are the text.
+    /// Lookaround sees nothing outside of it. Throws Error{Data} if PCRE2 gives up.
+    void split(std::string_view text,
+               MatchSpace& space,
+               std::vector<std::string_view>& pieces) const;
+
+  private:
+    struct Code;
+    std::unique_ptr<const Code> code_;
+    explicit SplitPattern(std::unique_ptr<const Code> code);
+};
+
+}  // namespace dflash::data

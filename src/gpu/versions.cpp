@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dflash/core/error.hpp>
+#include <dflash/gpu/versions.hpp>
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+namespace dflash::gpu {
+
+std::string format_cuda_version(int version) {
+    return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+CudaVersions cuda_versions() noexcept {
+    CudaVersions versions{.built = CUDART_VERSION};
+    if (cudaRuntimeGetVersion(&versions.loaded) != cudaSuccess) {
+        versions.loaded = 0;
+    }
+    if (cudaDriverGetVersion(&versions.driver) != cudaSuccess) {
+        versions.driver = 0;
+    }
+    static_cast<void>(cudaGetLastError());
+    return versions;
+}
+
+void check_versions(const CudaVersions& versions) {
+    if (versions.loaded != versions.built) {
+        throw Error(ErrorKind::Device,
+                    {.what = fmt::format("the CUDA runtime is not the one of the build: got {}, "
+                                         "expected {}",
+                                         format_cuda_version(versions.loaded),
+                                         format_cuda_version(versions.built)),
+                     .where = "libcudart",
+                     .cause = {},
+                     .hint = "look for another CUDA in LD_LIBRARY_PATH or LD_PRELOAD, or build "
+                             "dflash again"});
+    }
+    if (versions.driver != 0 && versions.driver / 1000 < versions.loaded / 1000) {
+        // CUDA 13 needs a driver of the 580 series (CUDA toolkit release notes, table of minimum
+        // driver versions).
+        throw Error(ErrorKind::Device,
+                    {.what = fmt::format("the NVIDIA driver is too old: got one for CUDA {}, "
+                                         "expected CUDA {}.0 or newer",
+                                         format_cuda_version(versions.driver),
+                                         versions.loaded / 1000),
+                     .where = "libcuda",
+                     .cause = {},
+                     .hint = "install driver 580 or newer, or build dflash with a LibTorch for the "
+                             "driver's CUDA"});
+    }
+}
+
+}  // namespace dflash::gpu

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "buffer_set.hpp"
+#include "head_loss.hpp"
+#include "layer.hpp"
+#include "row_inputs.hpp"
+#include "shapes.hpp"
+
+#include <dflash/core/check.hpp>
+#include <dflash/model/attention.hpp>
+#include <dflash/model/drafter.hpp>
+#include <dflash/tensor/bridge.hpp>
+#include <dflash/tensor/linear.hpp>
+#include <dflash/tensor/rms_norm.hpp>
+
+#include <algorithm>
+#include <c10/core/GradMode.h>
+#include <utility>
+#include <vector>
+
+namespace dflash::model {
+namespace {
+
+/// The fused context: fc over the concatenated features, then hidden_norm; once for all layers.
+struct Context {
+    at::Tensor fused_TH;        // sum dtype: output of fc
+    at::Tensor inverse_rms_T1;  // sum dtype
+    at::Tensor context_TH;
+
+    Context(BufferSet& buffers, const Shapes& s)
+        : fused_TH(buffers.take("fused", {s.T, s.H}, s.sum)),
+          inverse_rms_T1(buffers.take("inverse_rms_fused", {s.T, 1}, s.sum)),
+          context_TH(buffers.take("context", {s.T, s.H}, s.compute)) {}
+};
+
+/// Rows of the head: gathered block rows and their final norm.
+struct HeadInput {
+    at::Tensor h_RH;
+    at::Tensor inverse_rms_R1;  // sum dtype
+    at::Tensor z_RH;
+
+    HeadInput(BufferSet& buffers, const Shapes& s)
+        : h_RH(buffers.take("h_head", {s.R, s.H}, s.compute)),
+          inverse_rms_R1(buffers.take("inverse_rms_head", {s.R, 1}, s.sum)),
+          z_RH(buffers.take("z", {s.R, s.H}, s.compute)) {}
+};
+
+/// Everything that a row of that size takes, in the names of a forward and backward.
+void take_all(BufferSet& buffers, const DraftConfig& config, const Shapes& s, std::int64_t chunk) {
+    const Context context(buffers, s);
+    for (std::int64_t i = 0; i < config.num_layers(); ++i) {
+        const LayerActivations a(buffers, s, i, i + 1);
+    }
+    const LayerScratch scratch(buffers, s);
+    const BackwardScratch back(buffers, s);
+    const HeadInput head(buffers, s);
+    buffers.take("dz", {s.R, s.H}, s.sum);
+    buffers.take("logits", {chunk, s.V}, s.sum);
+    if (s.compute != s.sum) {
+        buffers.take("logits_gradient", {chunk, s.V}, s.compute);
+    }
+}
+
+}  // namespace
+
+struct Drafter::Buffers {
+    at::Device device;
+    BufferSet set;
+    BlockAttention attention;
+    std::vector<LayerWeights> weights;
+    std::vector<LayerWeights> gradients;
+
+    Buffers(const DraftConfig& config, const DraftWeights& all, at::Device on)
+        : device(on), set(on), attention(on) {
+        for (std::int64_t i = 0; i < config.num_layers(); ++i) {
+            weights.emplace_back(all, all.compute_flat(), i);
+            gradients.emplace_back(all, all.gradient_flat(), i);
+        }
+    }
+};
+
+namespace {
+
+/// A row on its way through the drafter: inputs, tables and what the forward left.
+class RowPass {
+  public:
+    RowPass(const DraftConfig& config,
+            const FrozenEnds& ends,
+            const DraftWeights& weights,
+            BufferSet& buffers,
+            BlockAttention& attention,
+            at::Device device,
+            const data::PackedRow& row,
+            const at::Tensor& features_KTH)
+        : config_(config),
+          weights_(weights),
+          buffers_(buffers),
+          attention_(attention),
+          features_KTH_(features_KTH),
+          s(config,
+            row.num_tokens(),
+            row.blocks.num_blocks(),
+            narrow<std::int64_t>(row.blocks.head_rows.size()),
+            weights.compute_flat().scalar_type(),
+            weights.gradient_flat().scalar_type()),
+          in(row, device),
+          context_(buffers, s),
+          scratch_(buffers, s) {
+        DFLASH_CHECK(row.blocks.block_size == config.block_size,
+                     "row with blocks of {}, drafter of {}",
+                     row.blocks.block_size,
+                     config.block_size);
+        tensor::expect_shape(features_KTH, {config.num_features(), s.T, s.H}, "features");
+        tensor::expect_dtype(features_KTH, s.compute, "features");
+        attention.set_row(row.blocks, s.T);
+        const std::vector<float> frequencies =
+            tensor::rotary_frequencies(config.rope_theta, config.head_dim);
+        block_rotary_ = tensor::rotary_table(in.block_position_M, frequencies);
+        context_rotary_ = tensor::rotary_table(in.context_position_T, frequencies);
+        embed(ends.embed_VH);
+    }
+
+    /// Runs all layers. `keep`: every layer has activations of its own, for a backward.
+    void forward(const std::vector<LayerWeights>& layers, bool keep) {
+        fuse_features();
+        for (std::int64_t i = 0; i < config_.num_layers(); ++i) {
+            const std::int64_t place = keep ? i : i % 2;
+            const std::int64_t next = keep ? i + 1 : (i + 1) % 2;
+            activations_.emplace_back(buffers_, s, place, next);
+            layer_forward(s,
+                          layers[narrow<std::size_t>(i)],
+                          layer_inputs(i),
+                          attention_,
+                          activations_.back(),
+                          scratch_);
+        }
+    }
+
+    /// Final-norm output of all block rows, a new tensor.
+    at::Tensor hidden() const {
+        return tensor::rms_norm(activations_.back().h_out_MH, norm_weight(), s.eps);
+    }
+
+    HeadInput head_input() const {
+        HeadInput head(buffers_, s);
+        at::index_select_out(head.h_RH, activations_.back().h_out_MH, 0, in.head_row_R);
+        tensor::rms_norm_out(head.z_RH, head.h_RH, norm_weight(), s.eps, &head.inverse_rms_R1);
+        return head;
+    }
+
+    /// From the gradient of the head's input rows to the gradients of all weights. Uses dz up.
+    void backward(const std::vector<LayerWeights>& layers,
+                  const std::vector<LayerWeights>& gradients,
+                  const HeadInput& head,
+                  const at::Tensor& dz_RH) {
+        BackwardScratch back(buffers_, s);
+        tensor::rms_norm_backward(dz_RH,
+                                  /*add=*/false,
+                                  gradient("norm.weight"),
+                                  dz_RH,
+                                  head.h_RH,
+                                  norm_weight(),
+                                  head.inverse_rms_R1);
+        back.dh_MH.zero_().index_copy_(0, in.head_row_R, dz_RH);
+        back.dcontext_TH.zero_();
+        for (std::int64_t i = config_.num_layers() - 1; i >= 0; --i) {
+            const std::size_t layer = narrow<std::size_t>(i);
+            layer_backward(s,
+                           layers[layer],
+                           gradients[layer],
+                           layer_inputs(i),
+                           attention_,
+                           activations_[layer],
+                           scratch_,
+                           back);
+        }
+        fuse_backward(back.dcontext_TH);
+    }
+
+  private:
+    const DraftConfig& config_;
+    const DraftWeights& weights_;
+    BufferSet& buffers_;
+    BlockAttention& attention_;
+    const at::Tensor& features_KTH_;
+
+  public:
+    const Shapes s;
+    const RowInputs in;
+
+  private:
+    /// Slot 0 holds the anchor's embedding, the others the mask token's.
+    void embed(const at::Tensor& embed_VH) {
+        const at::Tensor h_NBH = buffers_.take("h.0", {s.M, s.H}, s.compute).view({s.N, s.B, s.H});
+        h_NBH.copy_(embed_VH.select(0, config_.mask_token_id));
+        h_NBH.select(1, 0).copy_(embed_VH.index_select(0, in.anchor_token_N));
+    }
+
+    at::Tensor fc_columns(const at::Tensor& fc_HX, std::int64_t feature) const {
+        return fc_HX.narrow(1, feature * s.H, s.H);
+    }
+
+    /// fc as a sum over features, so that they are never copied side by side.
+    void fuse_features() {
+        const at::Tensor fc = weight("fc.weight");
+        tensor::linear_out(context_.fused_TH, features_KTH_[0], fc_columns(fc, 0));
+        for (std::int64_t k = 1; k < config_.num_features(); ++k) {
+            tensor::linear_add(context_.fused_TH, features_KTH_[k], fc_columns(fc, k));
+        }
+        tensor::rms_norm_out(context_.context_TH,
+                             context_.fused_TH,
+                             weight("hidden_norm.weight"),
+                             s.eps,
+                             &context_.inverse_rms_T1);
+    }
+
+    void fuse_backward(const at::Tensor& dcontext_TH) {
+        // The context itself is not needed any more; its memory takes the gradient of fc's output.
+        const at::Tensor& dfused_TH = context_.context_TH;
+        tensor::rms_norm_backward(dfused_TH,
+                                  /*add=*/false,
+                                  gradient("hidden_norm.weight"),
+                                  dcontext_TH,
+                                  context_.fused_TH,
+                                  weight("hidden_norm.weight"),
+                                  context_.inverse_rms_T1);
+        const at::Tensor dfc = gradient("fc.weight");
+        for (std::int64_t k = 0; k < config_.num_features(); ++k) {
+            tensor::linear_backward_weight_add(fc_columns(dfc, k), dfused_TH, features_KTH_[k]);
+        }
+    }
+
+    LayerInputs layer_inputs(std::int64_t layer) const {
+        return {context_.context_TH,
+                block_rotary_,
+                context_rotary_,
+                {config_.causal(layer), config_.window(layer)}};
+    }
+
+    at::Tensor weight(const char* name) const { return weights_.weight(weights_.index(name)); }
+
+    at::Tensor gradient(const char* name) const { return weights_.gradient(weights_.index(name)); }
+
+    at::Tensor norm_weight() const { return weight("norm.weight"); }
+
+    Context context_;
+    LayerScratch scratch_;
+    std::vector<LayerActivations> activations_;
+    tensor::RotaryTable block_rotary_;
+    tensor::RotaryTable context_rotary_;
+};
+
+RowSums no_sums(const DraftConfig& config, at::Device device) {
+    const at::TensorOptions options = at::TensorOptions(device);
+    return {at::zeros({}, options.dtype(at::kDouble)),
+            at::zeros({config.block_size}, options.dtype(at::kLong))};
+}
+
+}  // namespace
+
+Drafter::Drafter(DraftConfig config,
+                 FrozenEnds ends,
+                 at::Device device,
+                 at::ScalarType compute_dtype)
+    : config_(std::move(config)),
+      ends_(std::move(ends)),
+      weights_(config_, device, compute_dtype),
+      buffers_(std::make_unique<Buffers>(config_, weights_, device)) {
+    tensor::expect_shape(ends_.embed_VH, {config_.vocab_size, config_.hidden_size}, "embedding");
+    tensor::expect_shape(ends_.head_VH, {config_.vocab_size, config_.hidden_size}, "head");
+    tensor::expect_dtype(ends_.embed_VH, compute_dtype, "embedding");
+    tensor::expect_dtype(ends_.head_VH, compute_dtype, "head");
+}
+
+Drafter::~Drafter() = default;
+
+RowSums Drafter::forward_backward(const data::PackedRow& row,
+                                  const at::Tensor& features_KTH,
+                                  RowTrace* trace) {
+    const c10::NoGradGuard no_grad;
+    Buffers& b = *buffers_;
+    if (row.blocks.head_rows.empty() && trace == nullptr) {
+        return no_sums(config_, b.device);
+    }
+    RowPass pass(config_, ends_, weights_, b.set, b.attention, b.device, row, features_KTH);
+    pass.forward(b.weights, /*keep=*/true);
+    const HeadInput head = pass.head_input();
+    const at::Tensor dz_RH = b.set.take("dz", {pass.s.R, pass.s.H}, pass.s.sum);
+    const HeadLoss loss = head_loss(pass.s, head.z_RH, ends_.head_VH, pass.in, b.set, &dz_RH);
+    if (trace != nullptr) {
+        trace->hidden_MH = pass.hidden();
+        trace->hidden_grad_MH = at::zeros({pass.s.M, pass.s.H}, dz_RH.options())
+                                    .index_copy_(0, pass.in.head_row_R, dz_RH);
+        trace->cross_entropy_R = loss.cross_entropy_R;
+    }
+    if (pass.s.R > 0) {
+        pass.backward(b.weights, b.gradients, head, dz_RH);
+    }
+    return {loss.loss, loss.correct_B};
+}
+
+RowSums Drafter::evaluate(const data::PackedRow& row,
+                          const at::Tensor& features_KTH,
+                          at::Tensor* argmax_R) {
+    const c10::NoGradGuard no_grad;
+    Buffers& b = *buffers_;
+    if (row.blocks.head_rows.empty()) {
+        if (argmax_R != nullptr) {
+            *argmax_R = at::empty({0}, at::TensorOptions(b.device).dtype(at::kLong));
+        }
+        return no_sums(config_, b.device);
+    }
+    RowPass pass(config_, ends_, weights_, b.set, b.attention, b.device, row, features_KTH);
+    pass.forward(b.weights, /*keep=*/false);
+    const HeadInput head = pass.head_input();
+    const HeadLoss loss = head_loss(pass.s, head.z_RH, ends_.head_VH, pass.in, b.set, nullptr);
+    if (argmax_R != nullptr) {
+        *argmax_R = loss.argmax_R;
+    }
+    return {loss.loss, loss.correct_B};
+}
+
+at::Tensor Drafter::hidden(const data::PackedRow& row, const at::Tensor& features_KTH) {
+    const c10::NoGradGuard no_grad;
+    Buffers& b = *buffers_;
+    RowPass pass(config_, ends_, weights_, b.set, b.attention, b.device, row, features_KTH);
+    pass.forward(b.weights, /*keep=*/false);
+    return pass.hidden();
+}
+
+Drafter::MemoryNeed Drafter::memory_need(const DraftConfig& config,
+                                         std::int64_t tokens,
+                                         std::int64_t blocks,
+                                         Bytes element_size) {
+    const at::ScalarType compute = element_size == 8   ? at::kDouble
+                                   : element_size == 4 ? at::kFloat
+                                                       : at::kBFloat16;
+    const at::ScalarType sum = tensor::sum_dtype(compute);
+    const Bytes sum_size = element_size == 8 ? 8 : 4;
+    // bf16 is the dtype of GPUs; the sizes of tiles and chunks follow from the kind of device.
+    const at::Device device(element_size == 2 ? at::kCUDA : at::kCPU);
+    const Shapes s(config, tokens, blocks, blocks * (config.block_size - 1), compute, sum);
+    BufferSet buffers{at::Device(at::kMeta)};
+    const std::int64_t chunk = head_chunk_rows(s, device);
+    take_all(buffers, config, s, chunk);
+
+    std::int64_t parameters = 0;
+    std::int64_t largest_weight = 0;
+    for (const WeightSpec& spec : weight_specs(config)) {
+        std::int64_t count = 1;
+        for (const std::int64_t size : spec.shape) {
+            count *= size;
+        }
+        parameters += count;
+        largest_weight = std::max(largest_weight, count);
+    }
+    const BlockAttention attention(device);
+    // Temporaries of the row operations: four of the largest they work on (norm backward), and with
+    // mixed products one weight gradient.
+    const Bytes row_piece =
+        std::max({s.M * s.H, s.M * s.Q * s.d, s.T * s.H, s.T * s.K * s.d}) * sum_size;
+    const Bytes weight_piece = compute == sum ? 0 : 2 * largest_weight * sum_size;
+    // Integers and weights of the row, rotary tables.
+    const Bytes inputs = (s.N + 3 * s.M + 2 * s.T + 5 * s.R) * 8 + (s.M + s.T) * s.d * 4 * 2;
+    MemoryNeed need;
+    need.weights = parameters * (element_size + sum_size);
+    need.activations = buffers.bytes() + attention.scratch_bytes(s.Q, s.d, s.B, s.N, element_size) +
+                       4 * row_piece + weight_piece + inputs;
+    need.largest_piece = std::max({buffers.largest(),
+                                   attention.largest_tile(s.Q, s.B) * sum_size,
+                                   row_piece,
+                                   weight_piece});
+    return need;
+}
+
+}  // namespace dflash::model

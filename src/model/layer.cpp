@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layer.hpp"
+
+#include <dflash/tensor/linear.hpp>
+#include <dflash/tensor/rms_norm.hpp>
+#include <dflash/tensor/swiglu.hpp>
+
+#include <algorithm>
+#include <fmt/format.h>
+
+namespace dflash::model {
+namespace {
+
+/// Columns of the joined projections as heads: views [rows, heads, d].
+at::Tensor heads_of(const at::Tensor& joined,
+                    std::int64_t first_head,
+                    std::int64_t num_heads,
+                    std::int64_t d) {
+    return joined.narrow(1, first_head * d, num_heads * d).unflatten(1, {num_heads, d});
+}
+
+at::Tensor as_heads(const at::Tensor& flat, std::int64_t rows, std::int64_t heads, std::int64_t d) {
+    return flat.narrow(0, 0, rows * heads * d).view({rows, heads, d});
+}
+
+/// Queries and keys as attention reads them, out of the projections: per-head norm, then rotation.
+/// `first_time` makes the norms' factors, otherwise those of the forward are used.
+AttentionInputs attention_inputs(const Shapes& s,
+                                 const LayerWeights& weights,
+                                 const LayerInputs& in,
+                                 const LayerActivations& a,
+                                 LayerScratch& scratch,
+                                 bool first_time) {
+    const auto prepare = [&](const at::Tensor& out,
+                             const at::Tensor& x,
+                             const at::Tensor& norm,
+                             const at::Tensor& inverse_rms,
+                             const tensor::RotaryTable& rotary) {
+        const at::Tensor normed = as_heads(scratch.heads, x.size(0), x.size(1), s.d);
+        if (first_time) {
+            tensor::rms_norm_out(normed, x, norm, s.eps, &inverse_rms);
+        } else {
+            tensor::rms_norm_again(normed, x, norm, inverse_rms);
+        }
+        tensor::rotary_out(out, normed, rotary);
+    };
+    prepare(scratch.q_MQd,
+            heads_of(a.qkv_MX, 0, s.Q, s.d),
+            weights.q_norm_d,
+            a.inverse_rms_q_MQ1,
+            in.block_rotary);
+    prepare(scratch.k_block_MKd,
+            heads_of(a.qkv_MX, s.Q, s.K, s.d),
+            weights.k_norm_d,
+            a.inverse_rms_k_MK1,
+            in.block_rotary);
+    prepare(scratch.k_context_TKd,
+            heads_of(a.kv_context_TY, 0, s.K, s.d),
+            weights.k_norm_d,
+            a.inverse_rms_k_context_TK1,
+            in.context_rotary);
+    return {.q_MQd = scratch.q_MQd,
+            .k_context_TKd = scratch.k_context_TKd,
+            .v_context_TKd = heads_of(a.kv_context_TY, s.K, s.K, s.d),
+            .k_block_MKd = scratch.k_block_MKd,
+            .v_block_MKd = heads_of(a.qkv_MX, s.Q + s.K, s.K, s.d)};
+}
+
+/// Gradient of a projection's heads out of that of the rotated, normed ones.
+void heads_backward(const at::Tensor& dx,
+                    const at::Tensor& dnorm,
+                    const at::Tensor& dy,
+                    const at::Tensor& x,
+                    const at::Tensor& norm,
+                    const at::Tensor& inverse_rms,
+                    const tensor::RotaryTable& rotary,
+                    const at::Tensor& flat) {
+    const at::Tensor dnormed = as_heads(flat, dy.size(0), dy.size(1), dy.size(2));
+    tensor::rotary_inverse_out(dnormed, dy, rotary);
+    tensor::rms_norm_backward(dx, /*add=*/false, dnorm, dnormed, x, norm, inverse_rms);
+}
+
+/// dh in the dtype of products.
+const at::Tensor& rounded_dh(const Shapes& s, BackwardScratch& back) {
+    if (s.compute == s.sum) {
+        return back.dh_MH;
+    }
+    back.dh_rounded_MH.copy_(back.dh_MH);
+    return back.dh_rounded_MH;
+}
+
+void mlp_backward(const Shapes& s,
+                  const LayerWeights& weights,
+                  const LayerWeights& gradients,
+                  const LayerActivations& a,
+                  LayerScratch& scratch,
+                  BackwardScratch& back) {
+    const at::Tensor& dh = rounded_dh(s, back);
+    tensor::linear_backward_input_out(back.dactivation_MI, dh, weights.down_HI);
+    tensor::swiglu_backward_out(back.dgate_up_M2I.narrow(1, 0, s.I),
+                                back.dgate_up_M2I.narrow(1, s.I, s.I),
+                                &scratch.activation_MI,
+                                back.dactivation_MI,
+                                a.gate_up_M2I.narrow(1, 0, s.I),
+                                a.gate_up_M2I.narrow(1, s.I, s.I));
+    tensor::linear_backward_weight_add(gradients.down_HI, dh, scratch.activation_MI);
+    tensor::rms_norm_again(
+        scratch.normed_MH, a.h_mid_MH, weights.post_norm_H, a.inverse_rms_mid_M1);
+    tensor::linear_backward_weight_add(gradients.gate_up_2IH, back.dgate_up_M2I, scratch.normed_MH);
+    tensor::linear_backward_input_out(back.dnormed_MH, back.dgate_up_M2I, weights.gate_up_2IH);
+    tensor::rms_norm_backward(back.dh_MH,
+                              /*add=*/true,
+                              gradients.post_norm_H,
+                              back.dnormed_MH,
+                              a.h_mid_MH,
+                              weights.post_norm_H,
+                              a.inverse_rms_mid_M1);
+}
+
+}  // namespace
+
+LayerWeights::LayerWeights(const DraftWeights& weights,
+                           const at::Tensor& flat,
+                           std::int64_t layer) {
+    const auto index = [&](const char* name) {
+        return weights.index(fmt::format("layers.{}.{}.weight", layer, name));
+    };
+    input_norm_H = weights.view_in(flat, index("input_layernorm"));
+    qkv_XH = weights.joined_in(flat, index("self_attn.q_proj"), 3);
+    kv_YH = weights.joined_in(flat, index("self_attn.k_proj"), 2);
+    o_HQd = weights.view_in(flat, index("self_attn.o_proj"));
+    q_norm_d = weights.view_in(flat, index("self_attn.q_norm"));
+    k_norm_d = weights.view_in(flat, index("self_attn.k_norm"));
+    post_norm_H = weights.view_in(flat, index("post_attention_layernorm"));
+    gate_up_2IH = weights.joined_in(flat, index("mlp.gate_proj"), 2);
+    down_HI = weights.view_in(flat, index("mlp.down_proj"));
+}
+
+LayerActivations::LayerActivations(BufferSet& buffers,
+                                   const Shapes& s,
+                                   std::int64_t place,
+                                   std::int64_t next) {
+    const auto take = [&](const char* name, at::IntArrayRef shape, at::ScalarType dtype) {
+        return buffers.take(fmt::format("{}.{}", name, place), shape, dtype);
+    };
+    h_in_MH = take("h", {s.M, s.H}, s.compute);
+    inverse_rms_in_M1 = take("inverse_rms_in", {s.M, 1}, s.sum);
+    qkv_MX = take("qkv", {s.M, (s.Q + 2 * s.K) * s.d}, s.compute);
+    kv_context_TY = take("kv_context", {s.T, 2 * s.K * s.d}, s.compute);
+    inverse_rms_q_MQ1 = take("inverse_rms_q", {s.M, s.Q, 1}, s.sum);
+    inverse_rms_k_MK1 = take("inverse_rms_k", {s.M, s.K, 1}, s.sum);
+    inverse_rms_k_context_TK1 = take("inverse_rms_k_context", {s.T, s.K, 1}, s.sum);
+    o_MQd = take("o", {s.M, s.Q, s.d}, s.compute);
+    lse_MQ = take("lse", {s.M, s.Q}, s.sum);
+    h_mid_MH = take("h_mid", {s.M, s.H}, s.compute);
+    inverse_rms_mid_M1 = take("inverse_rms_mid", {s.M, 1}, s.sum);
+    gate_up_M2I = take("gate_up", {s.M, 2 * s.I}, s.compute);
+    h_out_MH = buffers.take(fmt::format("h.{}", next), {s.M, s.H}, s.compute);
+}
+
+LayerScratch::LayerScratch(BufferSet& buffers, const Shapes& s)
+    : normed_MH(buffers.take("normed", {s.M, s.H}, s.compute)),
+      heads(buffers.take("heads", {std::max(s.M * s.Q, s.T * s.K) * s.d}, s.compute)),
+      q_MQd(buffers.take("q", {s.M, s.Q, s.d}, s.compute)),
+      k_block_MKd(buffers.take("k_block", {s.M, s.K, s.d}, s.compute)),
+      k_context_TKd(buffers.take("k_context", {s.T, s.K, s.d}, s.compute)),
+      activation_MI(buffers.take("activation", {s.M, s.I}, s.compute)) {}
+
+BackwardScratch::BackwardScratch(BufferSet& buffers, const Shapes& s)
+    : dh_MH(buffers.take("dh", {s.M, s.H}, s.sum)),
+      dcontext_TH(buffers.take("dcontext", {s.T, s.H}, s.sum)),
+      dnormed_MH(buffers.take("dnormed", {s.M, s.H}, s.sum)),
+      dactivation_MI(buffers.take("dactivation", {s.M, s.I}, s.compute)),
+      dgate_up_M2I(buffers.take("dgate_up", {s.M, 2 * s.I}, s.compute)),
+      do_MQd(buffers.take("do", {s.M, s.Q, s.d}, s.compute)),
+      dheads(buffers.take("dheads", {std::max(s.M * s.Q, s.T * s.K) * s.d}, s.sum)),
+      dq_MQd(buffers.take("dq", {s.M, s.Q, s.d}, s.sum)),
+      dk_MKd(buffers.take("dk", {s.M, s.K, s.d}, s.sum)),
+      dk_context_TKd(buffers.take("dk_context", {s.T, s.K, s.d}, s.sum)),
+      dqkv_MX(buffers.take("dqkv", {s.M, (s.Q + 2 * s.K) * s.d}, s.compute)),
+      dkv_context_TY(buffers.take("dkv_context", {s.T, 2 * s.K * s.d}, s.compute)) {
+    // Where products and sums have one dtype, sums go straight to where products read them.
+    if (s.compute == s.sum) {
+        dv_context_TKd = heads_of(dkv_context_TY, s.K, s.K, s.d);
+    } else {
+        dv_context_TKd = buffers.take("dv_context", {s.T, s.K, s.d}, s.sum);
+        dh_rounded_MH = buffers.take("dh_rounded", {s.M, s.H}, s.compute);
+    }
+}
+
+void layer_forward(const Shapes& s,
+                   const LayerWeights& weights,
+                   const LayerInputs& in,
+                   BlockAttention& attention,
+                   LayerActivations& a,
+                   LayerScratch& scratch) {
+    tensor::rms_norm_out(
+        scratch.normed_MH, a.h_in_MH, weights.input_norm_H, s.eps, &a.inverse_rms_in_M1);
+    tensor::linear_out(a.qkv_MX, scratch.normed_MH, weights.qkv_XH);
+    // Context rows are already normed by hidden_norm; the layer's input norm is not for them.
+    tensor::linear_out(a.kv_context_TY, in.context_TH, weights.kv_YH);
+    attention.forward(attention_inputs(s, weights, in, a, scratch, /*first_time=*/true),
+                      in.mask,
+                      a.o_MQd,
+                      a.lse_MQ);
+    a.h_mid_MH.copy_(a.h_in_MH);
+    tensor::linear_add(a.h_mid_MH, a.o_MQd.flatten(1), weights.o_HQd);
+
+    tensor::rms_norm_out(
+        scratch.normed_MH, a.h_mid_MH, weights.post_norm_H, s.eps, &a.inverse_rms_mid_M1);
+    tensor::linear_out(a.gate_up_M2I, scratch.normed_MH, weights.gate_up_2IH);
+    tensor::swiglu_out(
+        scratch.activation_MI, a.gate_up_M2I.narrow(1, 0, s.I), a.gate_up_M2I.narrow(1, s.I, s.I));
+    a.h_out_MH.copy_(a.h_mid_MH);
+    tensor::linear_add(a.h_out_MH, scratch.activation_MI, weights.down_HI);
+}
+
+void layer_backward(const Shapes& s,
+                    const LayerWeights& weights,
+                    const LayerWeights& gradients,
+                    const LayerInputs& in,
+                    BlockAttention& attention,
+                    const LayerActivations& a,
+                    LayerScratch& scratch,
+                    BackwardScratch& back) {
+    mlp_backward(s, weights, gradients, a, scratch, back);
+
+    const at::Tensor& dh = rounded_dh(s, back);
+    tensor::linear_backward_input_out(back.do_MQd.flatten(1), dh, weights.o_HQd);
+    tensor::linear_backward_weight_add(gradients.o_HQd, dh, a.o_MQd.flatten(1));
+    attention.backward(attention_inputs(s, weights, in, a, scratch, /*first_time=*/false),
+                       in.mask,
+                       a.o_MQd,
+                       a.lse_MQ,
+                       back.do_MQd,
+                       {.dq_MQd = back.dq_MQd,
+                        .dk_context_TKd = back.dk_context_TKd,
+                        .dv_context_TKd = back.dv_context_TKd,
+                        .dk_block_MKd = back.dk_MKd,
+                        .dv_block_MKd = heads_of(back.dqkv_MX, s.Q + s.K, s.K, s.d)});
+    heads_backward(heads_of(back.dqkv_MX, 0, s.Q, s.d),
+                   gradients.q_norm_d,
+                   back.dq_MQd,
+                   heads_of(a.qkv_MX, 0, s.Q, s.d),
+                   weights.q_norm_d,
+                   a.inverse_rms_q_MQ1,
+                   in.block_rotary,
+                   back.dheads);
+    heads_backward(heads_of(back.dqkv_MX, s.Q, s.K, s.d),
+                   gradients.k_norm_d,
+                   back.dk_MKd,
+                   heads_of(a.qkv_MX, s.Q, s.K, s.d),
+                   weights.k_norm_d,
+                   a.inverse_rms_k_MK1,
+                   in.block_rotary,
+                   back.dheads);
+    heads_backward(heads_of(back.dkv_context_TY, 0, s.K, s.d),
+                   gradients.k_norm_d,
+                   back.dk_context_TKd,
+                   heads_of(a.kv_context_TY, 0, s.K, s.d),
+                   weights.k_norm_d,
+                   a.inverse_rms_k_context_TK1,
+                   in.context_rotary,
+                   back.dheads);
+    if (s.compute != s.sum) {
+        heads_of(back.dkv_context_TY, s.K, s.K, s.d).copy_(back.dv_context_TKd);
+    }
+
+    tensor::linear_backward_weight_add(gradients.kv_YH, back.dkv_context_TY, in.context_TH);
+    tensor::linear_backward_input_add(back.dcontext_TH, back.dkv_context_TY, weights.kv_YH);
+    tensor::rms_norm_again(scratch.normed_MH, a.h_in_MH, weights.input_norm_H, a.inverse_rms_in_M1);
+    tensor::linear_backward_weight_add(gradients.qkv_XH, back.dqkv_MX, scratch.normed_MH);
+    tensor::linear_backward_input_out(back.dnormed_MH, back.dqkv_MX, weights.qkv_XH);
+    tensor::rms_norm_backward(back.dh_MH,
+                              /*add=*/true,
+                              gradients.input_norm_H,
+                              back.dnormed_MH,
+                              a.h_in_MH,
+                              weights.input_norm_H,
+                              a.inverse_rms_in_M1);
+}
+
+}  // namespace dflash::model

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// One decoder layer of the drafter, forward and backward. Letters: see shapes.hpp; X = (Q + 2 K) d
+// columns of the joined q, k, v projection, Y = 2 K d of its k, v part.
+#pragma once
+
+#include "buffer_set.hpp"
+#include "shapes.hpp"
+
+#include <dflash/model/attention.hpp>
+#include <dflash/model/drafter.hpp>
+#include <dflash/tensor/rotary.hpp>
+
+#include <ATen/ATen.h>
+#include <cstdint>
+
+namespace dflash::model {
+
+/// Views of one layer's weights, or of their gradients, in a flat buffer. Weights that share their
+/// input lie one after another and are used as one matrix.
+struct LayerWeights {
+    at::Tensor input_norm_H;
+    at::Tensor qkv_XH;
+    at::Tensor kv_YH;  // the last rows of qkv_XH
+    at::Tensor o_HQd;
+    at::Tensor q_norm_d;
+    at::Tensor k_norm_d;
+    at::Tensor post_norm_H;
+    at::Tensor gate_up_2IH;
+    at::Tensor down_HI;
+
+    LayerWeights(const DraftWeights& weights, const at::Tensor& flat, std::int64_t layer);
+};
+
+/// What the backward needs of the forward. Normalised and rotated rows are made again.
+struct LayerActivations {
+    at::Tensor h_in_MH;
+    at::Tensor inverse_rms_in_M1;
+    at::Tensor qkv_MX;
+    at::Tensor kv_context_TY;
+    at::Tensor inverse_rms_q_MQ1;
+    at::Tensor inverse_rms_k_MK1;
+    at::Tensor inverse_rms_k_context_TK1;
+    at::Tensor o_MQd;
+    at::Tensor lse_MQ;
+    at::Tensor h_mid_MH;
+    at::Tensor inverse_rms_mid_M1;
+    at::Tensor gate_up_M2I;
+    at::Tensor h_out_MH;  // h_in of the next layer
+
+    /// `place` is the layer's number while a backward follows; without one, two places alternate.
+    LayerActivations(BufferSet& buffers, const Shapes& s, std::int64_t place, std::int64_t next);
+};
+
+/// Memory that all layers share.
+struct LayerScratch {
+    at::Tensor normed_MH;
+    at::Tensor heads;  // max(M Q, T K) d, flat
+    at::Tensor q_MQd;
+    at::Tensor k_block_MKd;
+    at::Tensor k_context_TKd;
+    at::Tensor activation_MI;
+
+    LayerScratch(BufferSet& buffers, const Shapes& s);
+};
+
+/// Memory of the backward, shared by all layers, and the two gradients that run through it.
+struct BackwardScratch {
+    at::Tensor dh_MH;        // sum dtype: gradient of the layer's output, then of its input
+    at::Tensor dcontext_TH;  // sum dtype: summed over all layers
+    at::Tensor dh_rounded_MH;
+    at::Tensor dnormed_MH;  // sum dtype
+    at::Tensor dactivation_MI;
+    at::Tensor dgate_up_M2I;
+    at::Tensor do_MQd;
+    at::Tensor dheads;          // sum dtype; max(M Q, T K) d, flat
+    at::Tensor dq_MQd;          // sum dtype
+    at::Tensor dk_MKd;          // sum dtype
+    at::Tensor dk_context_TKd;  // sum dtype
+    at::Tensor dv_context_TKd;  // sum dtype
+    at::Tensor dqkv_MX;
+    at::Tensor dkv_context_TY;
+
+    BackwardScratch(BufferSet& buffers, const Shapes& s);
+};
+
+/// What a layer reads besides its weights and its input.
+struct LayerInputs {
+    const at::Tensor& context_TH;
+    const tensor::RotaryTable& block_rotary;    // [M]
+    const tensor::RotaryTable& context_rotary;  // [T]
+    AttentionMask mask;
+};
+
+/// h_in -> h_out.
+void layer_forward(const Shapes& s,
+                   const LayerWeights& weights,
+                   const LayerInputs& in,
+                   BlockAttention& attention,
+                   LayerActivations& a,
+                   LayerScratch& scratch);
+
+/// dh of h_out -> dh of h_in; adds to dcontext and to the layer's weight gradients.
+void layer_backward(const Shapes& s,
+                    const LayerWeights& weights,
+                    const LayerWeights& gradients,
+                    const LayerInputs& in,
+                    BlockAttention& attention,
+                    const LayerActivations& a,
+                    LayerScratch& scratch,
+                    BackwardScratch& back);
+
+}  // namespace dflash::model

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dflash/tensor/bridge.hpp>
+#include <dflash/tensor/swiglu.hpp>
+
+namespace dflash::tensor {
+
+void swiglu_out(const at::Tensor& y, const at::Tensor& gate, const at::Tensor& up) {
+    const at::ScalarType sum = sum_dtype(gate.scalar_type());
+    if (gate.scalar_type() == sum && y.scalar_type() == sum) {
+        at::Tensor out = y;
+        at::silu_out(out, gate);
+        out.mul_(up);
+    } else {
+        y.copy_(at::silu(gate.to(sum)).mul_(up));
+    }
+}
+
+void swiglu_backward_out(const at::Tensor& dgate,
+                         const at::Tensor& dup,
+                         const at::Tensor* y,
+                         const at::Tensor& dy,
+                         const at::Tensor& gate,
+                         const at::Tensor& up) {
+    const at::ScalarType sum = sum_dtype(gate.scalar_type());
+    if (gate.scalar_type() == sum && dgate.scalar_type() == sum && dup.scalar_type() == sum &&
+        dy.scalar_type() == sum) {
+        at::Tensor dgate_out = dgate;
+        at::Tensor dup_out = dup;
+        at::mul_out(dgate_out, dy, up);
+        at::silu_backward_out(dgate_out, dgate_out, gate);
+        at::silu_out(dup_out, gate);
+        if (y != nullptr) {
+            at::Tensor y_out = *y;
+            at::mul_out(y_out, dup_out, up);
+        }
+        dup_out.mul_(dy);
+        return;
+    }
+    const at::Tensor gate_sum = gate.to(sum);
+    const at::Tensor dy_sum = dy.to(sum);
+    const at::Tensor activation = at::silu(gate_sum);
+    if (y != nullptr) {
+        y->copy_(at::mul(activation, up));
+    }
+    dgate.copy_(at::silu_backward(at::mul(dy_sum, up), gate_sum));
+    dup.copy_(activation.mul_(dy_sum));
+}
+
+}  // namespace dflash::tensor

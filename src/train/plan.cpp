@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dflash/core/check.hpp>
+#include <dflash/core/error.hpp>
+#include <dflash/core/text.hpp>
+#include <dflash/model/drafter.hpp>
+#include <dflash/train/plan.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <map>
+#include <numeric>
+#include <set>
+
+namespace dflash::train {
+namespace {
+
+[[noreturn]] void reject(std::string what, std::string hint = {}) {
+    throw Error(ErrorKind::Config,
+                {.what = std::move(what), .where = {}, .cause = {}, .hint = std::move(hint)});
+}
+
+// Bytes of an element of weights and activations: fp32 on the CPU, bf16 on a GPU.
+Bytes element_size(const gpu::Device& device) {
+    return device.is_cuda() ? 2 : 4;
+}
+
+// "0-2,5": positions in the device list.
+std::vector<int> parse_positions(const std::string& text, const char* setting, int num_devices) {
+    const auto malformed = [&] {
+        reject(
+            fmt::format("{}: got {}, expected positions in the list of devices such as 0-4 or 0,2",
+                        setting,
+                        quote(text)));
+    };
+    std::set<int> positions;
+    const char* at = text.data();
+    const char* const end = at + text.size();
+    while (at != end) {
+        int first = 0;
+        auto parsed = std::from_chars(at, end, first);
+        int last = first;
+        if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '-') {
+            parsed = std::from_chars(parsed.ptr + 1, end, last);
+        }
+        if (parsed.ec != std::errc() || last < first || (parsed.ptr != end && *parsed.ptr != ',')) {
+            malformed();
+        }
+        for (int position = first; position <= last; ++position) {
+            if (position < 0 || position >= num_devices) {
+                reject(fmt::format(
+                    "{}: got position {}, expected 0 to {}", setting, position, num_devices - 1));
+            }
+            positions.insert(position);
+        }
+        at = parsed.ptr == end ? end : parsed.ptr + 1;
+    }
+    if (positions.empty()) {
+        malformed();
+    }
+    return {positions.begin(), positions.end()};
+}
+
+std::vector<int> range(int first, int count) {
+    std::vector<int> values(static_cast<std::size_t>(count));
+    std::iota(values.begin(), values.end(), first);
+    return values;
+}
+
+Roles split_roles(int targets, int num_devices, std::string reason) {
+    return {range(0, targets), range(targets, num_devices - targets), std::move(reason)};
+}
+
+// Parameters of the drafter's layers without fc, per layer.
+double layer_parameters(const model::DraftConfig& d) {
+    const double h = static_cast<double>(d.hidden_size);
+    const double q = static_cast<double>(d.num_heads * d.head_dim);
+    const double kv = static_cast<double>(d.num_kv_heads * d.head_dim);
+    return h * (2 * q + 2 * kv) + 3 * h * static_cast<double>(d.intermediate_size);
+}
+
+std::int64_t num_draft_parameters(const model::DraftConfig& draft) {
+    std::int64_t total = 0;
+    for (const model::WeightSpec& spec : model::weight_specs(draft)) {
+        total += std::accumulate(
+            spec.shape.begin(), spec.shape.end(), std::int64_t{1}, std::multiplies<>());
+    }
+    return total;
+}
+
+// Work of the target's forward that lives at once: residual, norm, q, k, v, attention output, the
+// two MLP halves.
+Bytes target_activations(const target::TargetConfig& t, std::int64_t tokens, Bytes element) {
+    const std::int64_t per_token = 4 * t.hidden_size +
+                                   2 * (t.num_heads + 2 * t.num_kv_heads) * t.head_dim +
+                                   3 * t.intermediate_size;
+    return tokens * per_token * element;
+}
+
+// fp32 peak of a core with 256-bit vectors, bf16 dense peak of an H200: only for a first guess of
+// the time.
+double peak_flops(const gpu::Device& device) {
+    return device.is_cuda() ? 790e12 : 60e9;
+}
+
+DevicePlan plan_device(const PlanInput& in, const RunPlan& plan, const gpu::Device& device) {
+    const auto contains = [&](const std::vector<int>& list) {
+        return std::find(list.begin(), list.end(), device.position) != list.end();
+    };
+    const Bytes element = element_size(device);
+    DevicePlan result;
+    result.device = device;
+    result.has_target = contains(plan.roles.targets);
+    result.has_drafter = contains(plan.roles.drafters);
+    const std::int64_t last_tap =
+        *std::max_element(in.draft.target_layer_ids.begin(), in.draft.target_layer_ids.end());
+    if (result.has_target) {
+        const Bytes embedding = in.target.vocab_size * in.target.hidden_size * element;
+        result.target_weights =
+            in.target.num_parameters(last_tap + 1, /*with_ends=*/false) * element + embedding;
+        result.activations += target_activations(in.target, plan.max_row_tokens, element);
+    }
+    if (result.has_drafter) {
+        const auto need = model::Drafter::memory_need(
+            in.draft, plan.max_row_tokens, plan.max_row_blocks, element);
+        const std::int64_t parameters = num_draft_parameters(in.draft);
+        // Two moments in fp32; master weights are memory of their own only where the compute dtype
+        // is not fp32.
+        const Bytes optimizer = parameters * (element == 4 ? 8 : 12);
+        const Bytes ends =
+            (in.target.tied ? 1 : 2) * in.target.vocab_size * in.target.hidden_size * element;
+        result.draft_state = need.weights + optimizer + ends;
+        result.activations += need.activations;
+        const auto slots_here = plan.num_slots / static_cast<int>(plan.roles.drafters.size());
+        result.feature_slots = slots_here * in.draft.num_features() * plan.max_row_tokens *
+                               in.draft.hidden_size * element;
+    }
+    return result;
+}
+
+// Devices that share memory (the same GPU several times, or all CPU devices) are judged together.
+void check_memory(const PlanInput& in, const RunPlan& plan) {
+    std::map<std::pair<gpu::DeviceKind, int>, std::pair<Bytes, gpu::Device>> needs;
+    for (const DevicePlan& d : plan.devices) {
+        const int physical = d.device.is_cuda() ? d.device.ordinal : 0;
+        auto& [bytes, device] = needs[{d.device.kind, physical}];
+        bytes += d.needed();
+        device = d.device;
+    }
+    for (const auto& [key, need] : needs) {
+        const auto& [bytes, device] = need;
+        const Bytes free_bytes = in.memory(device).free_bytes;
+        if (bytes > free_bytes) {
+            std::vector<std::string> parts;
+            for (const DevicePlan& d : plan.devices) {
+                if (d.device.kind == key.first &&
+                    (!d.device.is_cuda() || d.device.ordinal == key.second)) {
+                    parts.push_back(
+                        fmt::format("{}: target {}, drafter {}, activations {}, feature slots {}",
+                                    d.device.name,
+                                    format_bytes(d.target_weights),
+                                    format_bytes(d.draft_state),
+                                    format_bytes(d.activations),
+                                    format_bytes(d.feature_slots)));
+                }
+            }
+            reject(fmt::format("the plan does not fit: {} needs {}, but {} are free ({})",
+                               device.is_cuda() ? device.name : "the CPU",
+                               format_bytes(bytes),
+                               format_bytes(free_bytes),
+                               fmt::join(parts, "; ")),
+                   "Use more devices, a smaller data.row_tokens or data.row_anchors, or a smaller "
+                   "target");
+        }
+    }
+}
+
+}  // namespace
+
+Roles choose_roles(const RunSettings& settings, int num_devices, const RowCost& cost) {
+    const bool lists = !settings.target_gpus.empty() || !settings.draft_gpus.empty();
+    if (lists && !settings.split.empty()) {
+        reject("run.split and run.target_gpus/run.draft_gpus are both set", "Use one of the two");
+    }
+    if (lists) {
+        if (settings.target_gpus.empty() || settings.draft_gpus.empty()) {
+            reject("run.target_gpus and run.draft_gpus: got one, expected both",
+                   "The two lists may overlap");
+        }
+        return {parse_positions(settings.target_gpus, "run.target_gpus", num_devices),
+                parse_positions(settings.draft_gpus, "run.draft_gpus", num_devices),
+                "as given"};
+    }
+    if (!settings.split.empty()) {
+        int targets = 0;
+        int drafters = 0;
+        const char* const end = settings.split.data() + settings.split.size();
+        const auto first = std::from_chars(settings.split.data(), end, targets);
+        const bool plus = first.ec == std::errc() && first.ptr != end && *first.ptr == '+';
+        const auto second = plus ? std::from_chars(first.ptr + 1, end, drafters) : first;
+        if (!plus || second.ec != std::errc() || second.ptr != end || targets < 1 || drafters < 1) {
+            reject(
+                fmt::format("run.split: got {}, expected T+D such as 5+3", quote(settings.split)));
+        }
+        if (num_devices == 1 && targets == 1 && drafters == 1) {
+            return {{0}, {0}, "as given; one device does both"};
+        }
+        if (targets + drafters != num_devices) {
+            reject(fmt::format("run.split: got {} = {} devices, but --gpus lists {}",
+                               settings.split,
+                               targets + drafters,
+                               num_devices),
+                   "To put both roles on one device use --target-gpus and --draft-gpus");
+        }
+        return split_roles(targets, num_devices, "as given");
+    }
+    if (num_devices == 1) {
+        return {{0}, {0}, "one device does both"};
+    }
+    int best = 1;
+    double best_time = std::numeric_limits<double>::infinity();
+    for (int targets = 1; targets < num_devices; ++targets) {
+        const double time =
+            std::max(cost.target_flops / targets, cost.draft_flops / (num_devices - targets));
+        if (time < best_time) {
+            best_time = time;
+            best = targets;
+        }
+    }
+    const double share = cost.target_flops / (cost.target_flops + cost.draft_flops);
+    return split_roles(
+        best,
+        num_devices,
+        fmt::format("the target's forward is {:.0f} % of the work of a row", 100 * share));
+}
+
+RowCost row_cost(const target::TargetConfig& target,
+                 const model::DraftConfig& draft,
+                 double tokens_per_row,
+                 double documents_per_row,
+                 double anchors_per_row) {
+    const double tokens_per_document = tokens_per_row / std::max(1.0, documents_per_row);
+    const std::int64_t last_tap =
+        *std::max_element(draft.target_layer_ids.begin(), draft.target_layer_ids.end());
+    const auto layers = static_cast<double>(last_tap + 1);
+    RowCost cost;
+    const double target_layer_weights =
+        static_cast<double>(target.num_parameters(last_tap + 1, /*with_ends=*/false));
+    const double target_attention = 4.0 * static_cast<double>(target.num_heads * target.head_dim) *
+                                    (tokens_per_document / 2) * layers;
+    cost.target_flops = tokens_per_row * (2 * target_layer_weights + target_attention);
+
+    const double h = static_cast<double>(draft.hidden_size);
+    const double kv = static_cast<double>(draft.num_kv_heads * draft.head_dim);
+    const double q = static_cast<double>(draft.num_heads * draft.head_dim);
+    const double num_layers = static_cast<double>(draft.num_layers());
+    const double block_rows = anchors_per_row * static_cast<double>(draft.block_size);
+    const double head_rows = anchors_per_row * static_cast<double>(draft.block_size - 1);
+    const double fc = 2 * 2 * static_cast<double>(draft.num_features()) * h * h * tokens_per_row;
+    const double context_kv = 3 * 2 * 2 * h * kv * num_layers * tokens_per_row;
+    const double blocks = 3 * 2 * layer_parameters(draft) * num_layers * block_rows;
+    const double mean_context = tokens_per_document / 2 + static_cast<double>(draft.block_size);
+    const double attention = 3.5 * 4 * q * mean_context * num_layers * block_rows;
+    const double head = 2 * 2 * h * static_cast<double>(draft.vocab_size) * head_rows;
+    cost.draft_flops = fc + context_kv + blocks + attention + head;
+    return cost;
+}
+
+RunPlan make_plan(const PlanInput& in) {
+    const Settings& s = in.settings;
+    RunPlan plan;
+    plan.max_row_tokens = std::max(s.data.row_tokens, s.data.max_length);
+    plan.max_row_blocks = std::max(s.data.row_anchors, s.draft.anchors);
+
+    // Packing fills rows to about 95 %; a row closes at tokens or anchors, whichever is first.
+    const double tokens = static_cast<double>(in.data.tokens);
+    const double anchors = static_cast<double>(in.data.anchors);
+    const double by_tokens = tokens / static_cast<double>(s.data.row_tokens);
+    const double by_anchors = anchors / static_cast<double>(s.data.row_anchors);
+    plan.rows_per_epoch = std::max(1.0, std::ceil(std::max(by_tokens, by_anchors) / 0.95));
+    plan.tokens_per_row = tokens / plan.rows_per_epoch;
+    plan.anchors_per_row = anchors / plan.rows_per_epoch;
+    const double documents_per_row =
+        static_cast<double>(in.num_train_samples) / plan.rows_per_epoch;
+    plan.cost =
+        row_cost(in.target, in.draft, plan.tokens_per_row, documents_per_row, plan.anchors_per_row);
+
+    plan.roles = choose_roles(s.run, static_cast<int>(in.devices.size()), plan.cost);
+    const auto num_targets = static_cast<int>(plan.roles.targets.size());
+    const auto num_drafters = static_cast<int>(plan.roles.drafters.size());
+    // Two slots a drafter let the next row arrive while one is used; more targets than drafters
+    // keep more rows in flight.
+    plan.num_slots =
+        num_drafters * std::max(2, (num_targets + num_drafters - 1) / num_drafters + 1);
+
+    double rows = plan.rows_per_epoch * static_cast<double>(s.train.epochs);
+    if (s.train.tokens) {
+        rows = static_cast<double>(*s.train.tokens) / std::max(1.0, plan.tokens_per_row);
+    }
+    const double peak = peak_flops(in.devices.front());
+    const double row_seconds =
+        num_targets == 1 && num_drafters == 1 && plan.roles.targets == plan.roles.drafters
+            ? (plan.cost.target_flops + plan.cost.draft_flops) / (0.4 * peak)
+            : std::max(plan.cost.target_flops / num_targets, plan.cost.draft_flops / num_drafters) /
+                  (0.4 * peak);
+    plan.seconds = s.train.hours ? *s.train.hours * 3600 : rows * row_seconds;
+    plan.steps = s.train.hours ? 0 : std::ceil(rows / static_cast<double>(s.train.rows_per_step));
+
+    const std::int64_t parameters = num_draft_parameters(in.draft);
+    plan.checkpoint_bytes = parameters * (2 + 12);
+    plan.disk_needed =
+        (s.checkpoint.keep + 1) * plan.checkpoint_bytes + s.checkpoint.keep_drafts * parameters * 2;
+
+    for (const gpu::Device& device : in.devices) {
+        plan.devices.push_back(plan_device(in, plan, device));
+    }
+    check_memory(in, plan);
+    return plan;
+}
+
+std::vector<std::string> RunPlan::to_lines() const {
+    std::vector<std::string> lines;
+    lines.push_back(fmt::format("split     {} target{} + {} drafter{}: {}",
+                                roles.targets.size(),
+                                roles.targets.size() == 1 ? "" : "s",
+                                roles.drafters.size(),
+                                roles.drafters.size() == 1 ? "" : "s",
+                                roles.reason));
+    for (const DevicePlan& d : devices) {
+        const char* role = d.has_target && d.has_drafter ? "target and drafter"
+                           : d.has_target                ? "target"
+                           : d.has_drafter               ? "drafter"
+                                                         : "not used";
+        lines.push_back(
+            fmt::format("  {:<9} {:<18} {:>10}  (weights {}, training state {}, activations {}, "
+                        "feature slots {})",
+                        d.device.name,
+                        role,
+                        format_bytes(d.needed()),
+                        format_bytes(d.target_weights),
+                        format_bytes(d.draft_state),
+                        format_bytes(d.activations),
+                        format_bytes(d.feature_slots)));
+    }
+    lines.push_back(
+        fmt::format("rows      about {} an epoch of {:.0f} tokens and {:.0f} anchors; {} slots "
+                    "between target and drafter",
+                    format_count(static_cast<std::int64_t>(rows_per_epoch)),
+                    tokens_per_row,
+                    anchors_per_row,
+                    num_slots));
+    lines.push_back(fmt::format("work      {:.3g} TFLOP a row: target {:.3g}, drafter {:.3g}",
+                                (cost.target_flops + cost.draft_flops) / 1e12,
+                                cost.target_flops / 1e12,
+                                cost.draft_flops / 1e12));
+    lines.push_back(fmt::format(
+        "time      {}{} (a first guess; the run prints what it measures)",
+        steps > 0 ? fmt::format("about {} steps, ", format_count(static_cast<std::int64_t>(steps)))
+                  : "",
+        format_seconds(seconds)));
+    lines.push_back(fmt::format("disk      {} a checkpoint, {} in all",
+                                format_bytes(checkpoint_bytes),
+                                format_bytes(disk_needed)));
+    if (seconds > 24 * 3600) {
+        lines.push_back(
+            "warning   this takes more than a day; --hours 24 fits the schedule into one");
+    }
+    return lines;
+}
+
+void check_free_disk(const RunPlan& plan, const std::string& folder) {
+    std::filesystem::path path = std::filesystem::absolute(folder);
+    while (!std::filesystem::exists(path) && path.has_parent_path() && path != path.parent_path()) {
+        path = path.parent_path();
+    }
+    std::error_code error;
+    const auto space = std::filesystem::space(path, error);
+    if (!error && static_cast<Bytes>(space.available) < plan.disk_needed) {
+        throw Error(
+            ErrorKind::Storage,
+            {.what = fmt::format("not enough free disk for the checkpoints: got {}, expected {}",
+                                 format_bytes(static_cast<Bytes>(space.available)),
+                                 format_bytes(plan.disk_needed)),
+             .where = path.string(),
+             .cause = {},
+             .hint = "Free some space, choose another --output, or lower checkpoint.keep and "
+                     "checkpoint.keep_drafts"});
+    }
+}
+
+}  // namespace dflash::train

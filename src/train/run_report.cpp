@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dflash/core/error.hpp>
+#include <dflash/core/log.hpp>
+#include <dflash/core/text.hpp>
+#include <dflash/io/json.hpp>
+#include <dflash/report/chart.hpp>
+#include <dflash/report/console.hpp>
+#include <dflash/train/run_report.hpp>
+
+#include <cmath>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace dflash::train {
+namespace {
+
+io::Json numbers(const std::vector<double>& values) {
+    std::vector<io::Json> items;
+    for (const double value : values) {
+        items.push_back(io::Json::number(value));
+    }
+    return io::Json::array(std::move(items));
+}
+
+double wall_time_s() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
+}
+
+std::string percent_row(const std::vector<double>& shares) {
+    std::string row;
+    for (const double share : shares) {
+        row += fmt::format("{:6.1f}", 100 * share);
+    }
+    return row;
+}
+
+void require_finite(double value, const char* what, const Progress& progress) {
+    if (!std::isfinite(value)) {
+        throw Error(
+            ErrorKind::Numeric,
+            {.what = fmt::format(
+                 "{} of step {}: got {}, expected a finite number", what, progress.step, value),
+             .where = {},
+             .cause = {},
+             .hint =
+                 "Resume from the last checkpoint with a lower train.lr or a smaller train.clip"});
+    }
+}
+
+}  // namespace
+
+RunReport::RunReport(const std::string& folder, std::int64_t resumed_step, const Settings& settings)
+    : metrics_(folder + "/metrics.jsonl", resumed_step),
+      tensorboard_(folder, resumed_step),
+      settings_(settings) {}
+
+void RunReport::step(const Progress& progress,
+                     const StepReport& step,
+                     double learning_rate,
+                     const pipeline::PipelineStats& pipeline,
+                     double fraction_done) {
+    // Rates over the time since the step before; the first step has none to compare with.
+    const double seconds = last_progress_ ? progress.trained_s - last_progress_->trained_s : 0;
+    const auto share = [&](double waited_s) {
+        return seconds > 0 ? std::clamp(waited_s / seconds, 0.0, 1.0) : 0;
+    };
+    const double drafter_waited = share(pipeline.step_waited_s - last_pipeline_.step_waited_s);
+    const double target_waited = share(pipeline.target_waited_s - last_pipeline_.target_waited_s);
+    const double tokens_per_s = seconds > 0 ? static_cast<double>(step.tokens) / seconds : 0;
+
+    metrics_.write(io::Json::object({{"kind", io::Json::string("step")},
+                                     {"step", io::Json::integer(progress.step)},
+                                     {"epoch", io::Json::integer(progress.cursor.epoch)},
+                                     {"rows", io::Json::integer(progress.rows)},
+                                     {"samples", io::Json::integer(progress.samples)},
+                                     {"tokens", io::Json::integer(progress.tokens)},
+                                     {"labels", io::Json::integer(step.labels)},
+                                     {"loss", io::Json::number(step.loss)},
+                                     {"accuracy", io::Json::number(step.accuracy)},
+                                     {"lr", io::Json::number(learning_rate)},
+                                     {"grad_norm", io::Json::number(step.gradient_norm)},
+                                     {"seconds", io::Json::number(progress.trained_s)},
+                                     {"tokens_per_s", io::Json::number(tokens_per_s)},
+                                     {"drafter_waited", io::Json::number(drafter_waited)},
+                                     {"target_waited", io::Json::number(target_waited)},
+                                     {"fraction_done", io::Json::number(fraction_done)}}));
+    tensorboard_.add(progress.step,
+                     wall_time_s(),
+                     {{"train/loss", step.loss},
+                      {"train/accuracy", step.accuracy},
+                      {"train/lr", learning_rate},
+                      {"train/grad_norm", step.gradient_norm},
+                      {"speed/tokens_per_s", tokens_per_s},
+                      {"speed/drafter_waited", drafter_waited},
+                      {"speed/target_waited", target_waited}});
+    loss_curve_.emplace_back(static_cast<double>(progress.step), step.loss);
+    last_progress_ = progress;
+    last_pipeline_ = pipeline;
+
+    const auto now = std::chrono::steady_clock::now();
+    if (!last_line_ || std::chrono::duration<double>(now - *last_line_).count() >=
+                           settings_.report.every.seconds) {
+        last_line_ = now;
+        const double left_s =
+            fraction_done > 0 ? progress.trained_s * (1 - fraction_done) / fraction_done : NAN;
+        log_info(
+            "step {:>6}  {:>5.1f} %  loss {:.4f}  accuracy {:5.1f} %  lr {:.2e}  {} tok/s  waited: "
+            "drafter {:.0f} %, "
+            "target {:.0f} %  {} left",
+            progress.step,
+            100 * fraction_done,
+            step.loss,
+            100 * step.accuracy,
+            learning_rate,
+            format_count(static_cast<std::int64_t>(tokens_per_s)),
+            100 * drafter_waited,
+            100 * target_waited,
+            format_seconds(left_s));
+    }
+    require_finite(step.loss, "loss", progress);
+    require_finite(step.gradient_norm, "gradient norm", progress);
+}
+
+void RunReport::evaluation(const Progress& progress, const EvalResult& result) {
+    metrics_.write(io::Json::object(
+        {{"kind", io::Json::string("eval")},
+         {"step", io::Json::integer(progress.step)},
+         {"loss", io::Json::number(result.loss)},
+         {"accuracy", io::Json::number(result.accuracy)},
+         {"accuracy_by_slot", numbers(result.accuracy_by_slot)},
+         {"acceptance_length", io::Json::number(result.acceptance_length)},
+         {"bigram_accuracy_by_slot", numbers(result.bigram_accuracy_by_slot)},
+         {"bigram_acceptance_length", io::Json::number(result.bigram_acceptance_length)},
+         {"blocks", io::Json::integer(result.blocks)},
+         {"seconds", io::Json::number(progress.trained_s)},
+         {"eval_seconds", io::Json::number(result.seconds)}}));
+    tensorboard_.add(progress.step,
+                     wall_time_s(),
+                     {{"eval/loss", result.loss},
+                      {"eval/accuracy", result.accuracy},
+                      {"eval/accuracy_slot_1", result.accuracy_by_slot.front()},
+                      {"eval/acceptance_length", result.acceptance_length}});
+    evaluations_.emplace_back(progress.step, result);
+    log_info(
+        "held out at step {}: loss {:.4f}, slot 1 right {:.1f} % (bigram table {:.1f} %), expected "
+        "acceptance length {:.3f} "
+        "(bigram table {:.3f}), {} blocks in {}",
+        progress.step,
+        result.loss,
+        100 * result.accuracy_by_slot.front(),
+        100 * result.bigram_accuracy_by_slot.front(),
+        result.acceptance_length,
+        result.bigram_acceptance_length,
+        format_count(result.blocks),
+        format_seconds(result.seconds));
+}
+
+void RunReport::saved(const Progress& progress, const std::string& folder) {
+    log_info("saved step {} in {}", progress.step, folder);
+}
+
+void RunReport::summary(const Progress& progress, const std::string& folder) {
+    tensorboard_.flush();
+    log_info("");
+    std::vector<report::ChartPoint> points;
+    for (const auto& [step, loss] : loss_curve_) {
+        points.push_back({step, loss});
+    }
+    for (const std::string& line :
+         report::draw_chart(points, {.title = "training loss", .x_label = "step"})) {
+        log_info("{}", line);
+    }
+    log_info("");
+    if (!evaluations_.empty()) {
+        const EvalResult& last = evaluations_.back().second;
+        std::string header;
+        for (std::size_t k = 1; k <= last.accuracy_by_slot.size(); ++k) {
+            header += fmt::format("{:6}", k);
+        }
+        log_info("held-out accuracy by slot in %{:>7}{}", "slot", header);
+        for (const auto& [step, result] : evaluations_) {
+            log_info("{:>34}{}   acceptance length {:.3f}",
+                     fmt::format("step {}", step),
+                     percent_row(result.accuracy_by_slot),
+                     result.acceptance_length);
+        }
+        log_info("{:>34}{}   acceptance length {:.3f}",
+                 "bigram table",
+                 percent_row(last.bigram_accuracy_by_slot),
+                 last.bigram_acceptance_length);
+        log_info("");
+    }
+    log_info("trained {} steps on {} tokens in {}",
+             format_count(progress.step),
+             format_count(progress.tokens),
+             format_seconds(progress.trained_s));
+    log_info("drafter   {}/latest/draft (config.json, model.safetensors: loads in SGLang and vLLM)",
+             folder);
+    log_info("metrics   {}/metrics.jsonl; tensorboard --logdir {}", folder, folder);
+    log_info("continue  dflash --resume {}", folder);
+}
+
+}  // namespace dflash::train

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dflash/comm/process_group.hpp>
+#include <dflash/core/check.hpp>
+#include <dflash/core/error.hpp>
+#include <dflash/core/log.hpp>
+#include <dflash/core/text.hpp>
+#include <dflash/pipeline/replica_dispatcher.hpp>
+#include <dflash/report/console.hpp>
+#include <dflash/tensor/bridge.hpp>
+#include <dflash/train/prepared_run.hpp>
+#include <dflash/train/row_stream.hpp>
+#include <dflash/train/run_folder.hpp>
+#include <dflash/train/session.hpp>
+#include <dflash/train/torch_worker.hpp>
+#include <dflash/train/trainer.hpp>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fmt/format.h>
+#include <map>
+#include <thread>
+
+namespace dflash::train {
+namespace {
+
+/// Everything of a run that lives while it trains. Members are in the order of their making; the
+/// pipeline goes first, then the workers join, and only then is anything freed that their tasks
+/// use.
+class Session : NonCopyable {
+  public:
+    Session(PreparedRun run, const TrainRequest& request, std::optional<Checkpoint> checkpoint);
+
+    Progress train(const std::string& folder, RunReport& report, StopSignals& signals);
+
+  private:
+    void start_workers();
+    void load_targets();
+    void build_drafters();
+    void make_slots();
+    void make_pipeline();
+
+    gpu::Worker& worker_at(int position) { return *workers_[static_cast<std::size_t>(position)]; }
+
+    PreparedRun run_;
+    Settings settings_;
+    std::optional<Checkpoint> checkpoint_;
+    FirstError first_error_;
+    std::vector<FeatureSlot> slots_;
+    std::vector<std::unique_ptr<TargetReplica>> targets_;
+    std::vector<std::unique_ptr<DrafterRank>> ranks_;
+    std::unique_ptr<comm::ProcessGroup> group_;
+    std::unique_ptr<Evaluator> evaluator_;
+    std::vector<std::unique_ptr<gpu::Worker>> workers_;
+    std::unique_ptr<EpochSource> source_;
+    std::unique_ptr<DatasetEncoder> encoder_;
+    std::unique_ptr<StepRowPacker> packer_;
+    std::unique_ptr<pipeline::ReplicaDispatcher> dispatcher_;
+    std::unique_ptr<pipeline::Pipeline> pipeline_;
+};
+
+Session::Session(PreparedRun run, const TrainRequest& request, std::optional<Checkpoint> checkpoint)
+    : run_(std::move(run)), settings_(request.settings), checkpoint_(std::move(checkpoint)) {
+    set_up_torch_process();
+    start_workers();
+    load_targets();
+    build_drafters();
+    make_slots();
+    evaluator_ = std::make_unique<Evaluator>(
+        pack_held_out(run_.held_out_data(), run_.held_out_ids, run_.pack),
+        *run_.training,
+        run_.train_ids,
+        run_.pack.block.block_size,
+        targets_,
+        ranks_,
+        settings_.eval);
+    evaluator_->allocate(run_.draft.config.num_features(), run_.draft.config.hidden_size);
+    make_pipeline();
+}
+
+void Session::start_workers() {
+    const bool enough_cores = std::thread::hardware_concurrency() >= run_.devices.size();
+    for (const gpu::Device& device : run_.devices) {
+        workers_.push_back(std::make_unique<gpu::Worker>(
+            device,
+            first_error_,
+            gpu::WorkerOptions{.on_start = [device] { set_up_torch(device); },
+                               .pin = enough_cores}));
+    }
+}
+
+void Session::load_targets() {
+    const std::vector<std::int64_t>& taps = run_.draft.config.target_layer_ids;
+    target::LoadOptions options;
+    options.num_layers = *std::max_element(taps.begin(), taps.end()) + 1;
+    for (const int position : run_.plan.roles.targets) {
+        gpu::Worker& worker = worker_at(position);
+        options.device = tensor::torch_device(worker.device());
+        options.dtype = compute_dtype(worker.device());
+        // The first replica reads the files; the others take the tensors from it.
+        auto model = worker.call([&] {
+            auto loaded = targets_.empty()
+                              ? target::load_target(run_.location.folder, options)
+                              : target::replicate(targets_.front()->model(), options.device);
+            synchronize_stream(worker.device());
+            return loaded;
+        });
+        targets_.push_back(std::make_unique<TargetReplica>(worker, std::move(model), taps));
+    }
+}
+
+void Session::build_drafters() {
+    const model::DraftConfig& config = run_.draft.config;
+    at::Tensor flat_fp32;
+    if (checkpoint_) {
+        flat_fp32 = checkpoint_->optimizer.master;
+    } else if (run_.init) {
+        flat_fp32 = run_.init->flat_fp32;
+    } else {
+        std::int64_t parameters = 0;
+        for (const model::WeightSpec& spec : model::weight_specs(config)) {
+            parameters += c10::multiply_integers(spec.shape);
+        }
+        flat_fp32 = at::empty({parameters}, at::kFloat);
+        model::initialize_weights(
+            config, static_cast<std::uint64_t>(settings_.run.seed), flat_fp32);
+    }
+    const TrainSettings& train = settings_.train;
+    const AdamWOptions options{.beta1 = train.betas.at(0),
+                               .beta2 = train.betas.at(1),
+                               .eps = train.eps,
+                               .weight_decay = train.weight_decay,
+                               .clip = train.clip};
+
+    const auto num_ranks = static_cast<int>(run_.plan.roles.drafters.size());
+    group_ = std::make_unique<comm::ProcessGroup>(num_ranks, first_error_);
+    // Logical devices on one physical device share the frozen embedding and head.
+    std::map<std::string, target::Ends> ends_by_device;
+    for (int rank = 0; rank < num_ranks; ++rank) {
+        gpu::Worker& worker = worker_at(run_.plan.roles.drafters[static_cast<std::size_t>(rank)]);
+        ranks_.push_back(std::make_unique<DrafterRank>(worker, rank, *group_));
+        DrafterRank& drafter = *ranks_.back();
+        worker.call([&] {
+            const at::Device device = tensor::torch_device(worker.device());
+            target::Ends& ends = ends_by_device[device.str()];
+            if (!ends.embed_VH.defined()) {
+                ends =
+                    target::load_ends(run_.location.folder,
+                                      {.device = device, .dtype = compute_dtype(worker.device())});
+            }
+            drafter.build(config, {ends.embed_VH, ends.head_VH}, options, flat_fp32);
+            if (checkpoint_) {
+                drafter.restore(checkpoint_->optimizer, checkpoint_->progress.step);
+            }
+            synchronize_stream(worker.device());
+        });
+    }
+}
+
+void Session::make_slots() {
+    slots_.resize(static_cast<std::size_t>(run_.plan.num_slots));
+    for (std::size_t s = 0; s < slots_.size(); ++s) {
+        DrafterRank& owner = *ranks_[s % ranks_.size()];
+        owner.worker().call([&] {
+            slots_[s] = owner.make_slot(run_.draft.config.num_features(),
+                                        run_.plan.max_row_tokens,
+                                        run_.draft.config.hidden_size);
+        });
+    }
+}
+
+void Session::make_pipeline() {
+    const data::Cursor start = checkpoint_ ? checkpoint_->progress.cursor : data::Cursor{};
+    const RunLength length(settings_.train, static_cast<std::int64_t>(run_.train_ids.size()));
+    source_ = std::make_unique<EpochSource>(
+        run_.train_ids,
+        run_.pack.seed,
+        run_.pack.window,
+        start,
+        length.by_epochs() ? std::optional(settings_.train.epochs) : std::nullopt);
+    encoder_ = std::make_unique<DatasetEncoder>(*run_.training);
+    packer_ = std::make_unique<StepRowPacker>(
+        run_.pack, start, settings_.train.rows_per_step, static_cast<int>(ranks_.size()));
+    std::vector<pipeline::Replica> replicas;
+    for (const auto& target : targets_) {
+        replicas.push_back({.start = [this, replica = target.get()](pipeline::RowPtr row,
+                                                                    int slot,
+                                                                    std::function<void()> done) {
+            replica->start(std::move(row), slots_[static_cast<std::size_t>(slot)], std::move(done));
+        }});
+    }
+    dispatcher_ = std::make_unique<pipeline::ReplicaDispatcher>(std::move(replicas), first_error_);
+    pipeline_ = std::make_unique<pipeline::Pipeline>(
+        pipeline::PipelineOptions{
+            .num_slots = run_.plan.num_slots, .window = run_.pack.window, .num_threads = 2},
+        *source_,
+        *encoder_,
+        *packer_,
+        *dispatcher_,
+        first_error_);
+}
+
+Progress Session::train(const std::string& folder, RunReport& report, StopSignals& signals) {
+    Identity identity = identity_of(settings_, run_);
+    CheckpointStore checkpoints(
+        folder, settings_.checkpoint.keep, settings_.checkpoint.keep_drafts);
+    Trainer trainer(
+        {.pipeline = *pipeline_,
+         .ranks = ranks_,
+         .slots = slots_,
+         .evaluator = *evaluator_,
+         .checkpoints = checkpoints,
+         .report = report,
+         .signals = signals,
+         .length = RunLength(settings_.train, static_cast<std::int64_t>(run_.train_ids.size())),
+         .identity = std::move(identity),
+         .settings = settings_},
+        checkpoint_ ? checkpoint_->progress : Progress{});
+    try {
+        return trainer.run();
+    } catch (...) {
+        // Whatever waits for this thread is woken, and the first error of the run is the one that
+        // is told.
+        first_error_.store(std::current_exception());
+        first_error_.rethrow_if_failed();
+        throw;
+    }
+}
+
+}  // namespace
+
+std::string resume_config_path(const std::string& run_folder) {
+    const std::string path = (std::filesystem::path(run_folder) / "config.toml").string();
+    if (!std::filesystem::exists(path)) {
+        throw Error(ErrorKind::Config,
+                    {.what = "this is no run folder: it has no config.toml",
+                     .where = run_folder,
+                     .cause = {},
+                     .hint = "Give --resume a folder that a run has written"});
+    }
+    return path;
+}
+
+void print_plan(const TrainRequest& request) {
+    print_header(prepare_run(request.settings), request.changed_settings);
+}
+
+int train(TrainRequest request, StopSignals& signals) {
+    for (const std::string& file : request.config_files) {
+        log_info("settings  {}", file);
+    }
+    PreparedRun run = prepare_run(request.settings);
+    print_header(run, request.changed_settings);
+
+    const bool resuming = !request.resume_folder.empty();
+    const std::string folder =
+        resuming ? request.resume_folder : new_run_folder(request.settings.run, run.location.name);
+    std::optional<Checkpoint> checkpoint;
+    if (resuming) {
+        const CheckpointStore store(
+            folder, request.settings.checkpoint.keep, request.settings.checkpoint.keep_drafts);
+        checkpoint = store.load(request.resume_step);
+        require_same(checkpoint->identity, identity_of(request.settings, run), folder);
+        store.remove_leftovers();
+        store.set_aside_after(checkpoint->progress.step);
+    }
+    check_free_disk(run.plan, folder);
+    create_run_folder(folder);
+    report::Console& console = report::console();
+    console.attach(folder + "/console.log");
+    request.settings.run.output = folder;
+    describe_run(folder, request.settings, run, request.command_line);
+    log_info("run       {}{}",
+             folder,
+             resuming ? fmt::format(", resumed at step {}", checkpoint->progress.step) : "");
+
+    RunReport report(folder, checkpoint ? checkpoint->progress.step : 0, request.settings);
+    Session session(std::move(run), request, std::move(checkpoint));
+    const Progress progress = session.train(folder, report, signals);
+    report.summary(progress, folder);
+    const int signal = signals.stop_signal.load();
+    return signal == 0 ? 0 : signal == SIGINT ? 130 : 143;
+}
+
+}  // namespace dflash::train

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dflash/core/error.hpp>
+#include <dflash/train/settings.hpp>
+
+#include <fmt/format.h>
+#include <utility>
+
+namespace dflash::train {
+
+void RunSettings::declare(SettingList& list) {
+    list.add("run.target",
+             target,
+             "target model: an HF folder, or ORG/NAME in the Hugging Face cache",
+             {.maths = false});
+    list.add("run.init",
+             init,
+             "drafter to start from: a folder or ORG/NAME; empty: random weights",
+             {.maths = false});
+    list.add("run.data",
+             data,
+             "training data: a JSON-lines file (plain, .gz, .zst), several separated by commas",
+             {.maths = false});
+    list.add("run.eval_data",
+             eval_data,
+             "held-out rows of their own; empty: eval.fraction of the data is held out",
+             {.maths = false});
+    list.add(
+        "run.output", output, "run folder; empty: runs/<target>-<yyyymmdd-hhmm>", {.maths = false});
+    list.add("run.gpus",
+             gpus,
+             "devices: all, 0-7, 0,2,5-7, 0,0,0 (three logical devices on GPU 0), cpu:N",
+             {.maths = false});
+    list.add("run.split",
+             split,
+             "T+D: number of targets and drafters; empty: the planner decides",
+             {.maths = false});
+    list.add("run.target_gpus",
+             target_gpus,
+             "positions in the list of devices that hold a target; empty: by the planner",
+             {.maths = false});
+    list.add("run.draft_gpus",
+             draft_gpus,
+             "positions in the list of devices that train the drafter; empty: by the planner",
+             {.maths = false});
+    list.add(
+        "run.seed", seed, "seed of weights, order, anchors and held-out rows", {.at_least = 0});
+}
+
+void TrainSettings::declare(SettingList& list) {
+    list.add("train.lr", lr, "peak learning rate", {.above = 0});
+    list.add("train.betas",
+             betas,
+             "decay rates of AdamW's moments",
+             {.at_least = 0, .at_most = 0.999999});
+    list.add("train.eps", eps, "AdamW's epsilon", {.above = 0});
+    list.add("train.weight_decay",
+             weight_decay,
+             "decoupled weight decay, on all weights",
+             {.at_least = 0});
+    list.add("train.clip", clip, "largest gradient norm; 0: no clipping", {.at_least = 0});
+    list.add("train.schedule",
+             schedule,
+             "shape of the learning rate over the fraction done",
+             {.one_of = {"cosine", "wsd"}});
+    list.add("train.warmup_fraction",
+             warmup_fraction,
+             "share of the run in which the learning rate rises",
+             {.at_least = 0, .at_most = 1});
+    list.add("train.min_lr_fraction",
+             min_lr_fraction,
+             "learning rate at the end, as a share of the peak",
+             {.at_least = 0, .at_most = 1});
+    list.add("train.wsd_decay_fraction",
+             wsd_decay_fraction,
+             "share of the run in which WSD decays",
+             {.at_least = 0, .at_most = 1});
+    list.add("train.epochs", epochs, "passes over the data", {.at_least = 1, .unit = "epochs"});
+    list.add("train.tokens",
+             tokens,
+             "tokens of packed rows to train on, instead of epochs",
+             {.at_least = 1, .unit = "tokens"});
+    list.add(
+        "train.hours", hours, "hours to train, instead of epochs", {.above = 0, .unit = "hours"});
+    list.add("train.max_steps",
+             max_steps,
+             "cuts the run short; the schedule does not see it",
+             {.at_least = 1, .unit = "steps", .maths = false});
+    list.add("train.rows_per_step",
+             rows_per_step,
+             "packed rows of one optimizer step, whatever the devices",
+             {.at_least = 1, .unit = "rows"});
+    list.add("train.loss_weights",
+             loss_weights,
+             "weight of a slot in the loss",
+             {.one_of = {"decay", "uniform"}});
+    list.add("train.loss_decay_gamma",
+             loss_decay_gamma,
+             "decay: weight of slot k is exp(-(k-1)/gamma); by rule 7, 5, 4 for block size 16, 10, "
+             "8, else the nearest",
+             {.above = 0});
+}
+
+void DraftSettings::declare(SettingList& list) {
+    list.add(
+        "draft.block_size",
+        block_size,
+        "slots of a block, the anchor's included; by rule 16, or that of the drafter to start from",
+        {.at_least = 2, .at_most = 32});
+    list.add("draft.num_layers",
+             num_layers,
+             "layers of the drafter; by rule 5, or those of the published drafter",
+             {.at_least = 1, .at_most = 64});
+    list.add("draft.target_layer_ids",
+             target_layer_ids,
+             "tapped layers of the target, from 0; by rule five evenly spaced ones",
+             {.at_least = 0});
+    list.add("draft.anchors",
+             anchors,
+             "most blocks of one document and epoch",
+             {.at_least = 1, .unit = "per document"});
+    list.add("draft.intermediate_size",
+             intermediate_size,
+             "inner size of the MLP; by rule the target's",
+             {.at_least = 1});
+    list.add("draft.num_heads", num_heads, "query heads; by rule from the target", {.at_least = 1});
+    list.add("draft.num_kv_heads",
+             num_kv_heads,
+             "key and value heads; by rule from the target",
+             {.at_least = 1});
+    list.add("draft.head_dim",
+             head_dim,
+             "size of a head; by rule 128 (64 below hidden size 1024)",
+             {.at_least = 2});
+    list.add("draft.sliding_layers",
+             sliding_layers,
+             "indices of layers with a sliding window; by rule none",
+             {.at_least = 0});
+    list.add("draft.sliding_window",
+             sliding_window,
+             "window of sliding layers; by rule 2048",
+             {.at_least = 1, .unit = "tokens"});
+    list.add("draft.mask_token_id",
+             mask_token_id,
+             "row of the embedding for slots to be filled; by rule the first free one",
+             {.at_least = 0});
+}
+
+void DataSettings::declare(SettingList& list) {
+    list.add("data.row_tokens",
+             row_tokens,
+             "a packed row closes at this many tokens ...",
+             {.at_least = 2, .unit = "tokens"});
+    list.add("data.row_anchors",
+             row_anchors,
+             "... or at this many anchors, whichever is first",
+             {.at_least = 1, .unit = "anchors"});
+    list.add("data.max_length",
+             max_length,
+             "samples are cut at this length",
+             {.at_least = 2, .unit = "tokens"});
+    list.add("data.window",
+             window,
+             "consecutive samples that are packed together",
+             {.at_least = 1, .unit = "samples"});
+    list.add("data.max_bad_fraction",
+             max_bad_fraction,
+             "largest share of unusable rows",
+             {.at_least = 0, .at_most = 1});
+    list.add("data.chat_format",
+             chat_format,
+             "chat format of the target; by rule recognised from its template");
+}
+
+void EvalSettings::declare(SettingList& list) {
+    list.add("eval.fraction",
+             fraction,
+             "share of the samples that is held out: at least 16 (10 % of small sets), at most 512",
+             {.at_least = 0, .at_most = 0.5});
+    list.add("eval.every", every, "time between evaluations", {.above = 0, .maths = false});
+    list.add("eval.max_fraction",
+             max_fraction,
+             "largest share of the time spent on evaluation",
+             {.at_most = 1, .above = 0, .maths = false});
+}
+
+void CheckpointSettings::declare(SettingList& list) {
+    list.add("checkpoint.every", every, "time between saves", {.above = 0, .maths = false});
+    list.add("checkpoint.keep",
+             keep,
+             "whole checkpoints that are kept, the newest",
+             {.at_least = 1, .maths = false});
+    list.add("checkpoint.keep_drafts",
+             keep_drafts,
+             "drafts that are kept besides, the best by held-out acceptance",
+             {.at_least = 0, .maths = false});
+}
+
+void ReportSettings::declare(SettingList& list) {
+    list.add(
+        "report.every", every, "time between lines on the screen", {.above = 0, .maths = false});
+}
+
+SettingList Settings::list() {
+    SettingList all;
+    run.declare(all);
+    train.declare(all);
+    draft.declare(all);
+    data.declare(all);
+    eval.declare(all);
+    checkpoint.declare(all);
+    report.declare(all);
+    return all;
+}
+
+void check_settings(const Settings& settings) {
+    const TrainSettings& train = settings.train;
+    const auto reject = [](std::string what, std::string hint) {
+        throw Error(ErrorKind::Config,
+                    {.what = std::move(what), .where = {}, .cause = {}, .hint = std::move(hint)});
+    };
+    if (train.betas.size() != 2) {
+        reject(fmt::format("train.betas: got {} numbers, expected 2", train.betas.size()), {});
+    }
+    if (train.hours && train.tokens) {
+        reject("train.hours and train.tokens are both set",
+               "A run has one length: set one of the two, or train.epochs");
+    }
+    if (train.loss_weights == "uniform" && train.loss_decay_gamma) {
+        reject(
+            "train.loss_decay_gamma is set, but train.loss_weights = \"uniform\" does not use it",
+            "Remove one of the two");
+    }
+    if (!settings.run.eval_data.empty() && settings.eval.fraction == 0) {
+        reject("run.eval_data is set, but eval.fraction = 0 turns evaluation off",
+               "Remove one of the two");
+    }
+}
+
+}  // namespace dflash::train

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dflash/train/trainer.hpp>
+
+#include <utility>
+
+namespace dflash::train {
+
+Trainer::Trainer(TrainerParts parts, Progress progress)
+    : parts_(std::move(parts)),
+      progress_(progress),
+      step_(parts_.ranks, parts_.slots, parts_.settings.train.rows_per_step),
+      started_at_(std::chrono::steady_clock::now()),
+      trained_before_s_(progress.trained_s),
+      last_save_s_(progress.trained_s) {}
+
+Progress Trainer::run() {
+    if (progress_.step == 0) {
+        evaluate();
+    }
+    parts_.pipeline.start();
+
+    bool data_left = true;
+    while (data_left && !parts_.length.finished(progress_) && !parts_.signals.stop_requested()) {
+        data_left = fill_step();
+        if (step_.empty()) {
+            break;
+        }
+        finish_step();
+        report_steps(kMaxStepsAhead);
+
+        if (parts_.evaluator.due(progress_)) {
+            evaluate();
+        }
+        if (save_due()) {
+            save();
+        }
+    }
+    report_steps(0);
+    parts_.pipeline.stop();
+    if (!parts_.signals.stop_requested()) {
+        evaluate();
+    }
+    save();
+    return progress_;
+}
+
+bool Trainer::fill_step() {
+    while (!step_.full()) {
+        std::optional<pipeline::RowLease> row = parts_.pipeline.next();
+        if (!row) {
+            return false;  // END: the data is used up, which is no error
+        }
+        progress_.consume(*row->row());
+        step_.add(std::move(*row));
+    }
+    return true;
+}
+
+void Trainer::finish_step() {
+    ++progress_.step;
+    progress_.trained_s = trained_before_s_ + elapsed_s();
+    const double learning_rate =
+        train::learning_rate(parts_.settings.train, parts_.length.fraction_done(progress_));
+    in_flight_.push_back({progress_, learning_rate, step_.finish(learning_rate)});
+}
+
+void Trainer::report_steps(std::size_t leave_in_flight) {
+    while (in_flight_.size() > leave_in_flight) {
+        StepInFlight& step = in_flight_.front();
+        const StepReport report = step.pending.wait();
+        parts_.report.step(step.progress,
+                           report,
+                           step.learning_rate,
+                           parts_.pipeline.stats(),
+                           parts_.length.fraction_done(step.progress));
+        in_flight_.pop_front();
+    }
+}
+
+void Trainer::evaluate() {
+    if (parts_.evaluator.empty() || evaluated_step_ == progress_.step) {
+        return;
+    }
+    report_steps(0);
+    const EvalResult result = parts_.evaluator.run(progress_);
+    progress_.trained_s = trained_before_s_ + elapsed_s();
+    evaluated_step_ = progress_.step;
+    last_acceptance_ = result.acceptance_length;
+    parts_.report.evaluation(progress_, result);
+}
+
+bool Trainer::save_due() const {
+    return parts_.signals.save_now.load() ||
+           progress_.trained_s - last_save_s_ >= parts_.settings.checkpoint.every.seconds;
+}
+
+void Trainer::save() {
+    parts_.signals.save_now = false;
+    report_steps(0);
+    DrafterRank& first = *parts_.ranks.front();
+    Checkpoint checkpoint;
+    checkpoint.progress = progress_;
+    checkpoint.identity = parts_.identity;
+    checkpoint.config = first.drafter().config();
+    checkpoint.optimizer = first.worker().call([&] { return first.optimizer_state(); });
+    parts_.checkpoints.save(
+        checkpoint,
+        evaluated_step_ == progress_.step ? std::optional(last_acceptance_) : std::nullopt);
+    parts_.report.saved(progress_, parts_.checkpoints.folder_of(progress_.step));
+    last_save_s_ = progress_.trained_s;
+}
+
+double Trainer::elapsed_s() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_at_).count();
+}
+
+}  // namespace dflash::train

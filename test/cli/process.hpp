@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program as a process of its own, in a pipe or in a pseudo-terminal.
+#pragma once
+
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace dflash::cli {
+
+class Process {
+  public:
+    /// Starts the program with these arguments; with a pseudo-terminal of 80x24 or with its output
+    /// in a pipe.
+    Process(std::vector<std::string> arguments, bool in_terminal);
+    ~Process();  ///< kills it if it still runs
+    Process(const Process&) = delete;
+    Process& operator=(const Process&) = delete;
+
+    void send(int signal) const;
+
+    /// Types a key into the terminal (3 is Ctrl-C).
+    void type(char key) const;
+
+    /// Hangs up: closes our end of the terminal or pipe.
+    void close_terminal();
+
+    /// Reads output until `text` has appeared; false if the process ends or `seconds` pass first.
+    bool wait_for(const std::string& text, double seconds);
+
+    /// Waits for the end: the exit code, or 1000 + signal; -1 after `seconds`.
+    int wait(double seconds);
+
+    const std::string& output() const { return output_; }
+
+  private:
+    bool read_some(int timeout_ms);
+
+    pid_t pid_ = -1;
+    int descriptor_ = -1;
+    std::string output_;
+};
+
+/// A fresh folder name for a run under the temporary folder.
+std::string fresh_folder(const std::string& name);
+
+/// Arguments of a run on the tiny target.
+std::vector<std::string> tiny_arguments(const std::string& output,
+                                        int steps,
+                                        const std::vector<std::string>& more = {});
+
+}  // namespace dflash::cli

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dflash/core/error.hpp>
+#include <dflash/train/plan.hpp>
+
+#include <doctest/doctest.h>
+
+namespace dflash::train {
+namespace {
+
+target::TargetConfig qwen3_8b() {
+    target::TargetConfig t;
+    t.family = target::Family::Qwen3;
+    t.model_type = "qwen3";
+    t.architecture = "Qwen3ForCausalLM";
+    t.hidden_size = 4096;
+    t.intermediate_size = 12288;
+    t.num_layers = 36;
+    t.num_heads = 32;
+    t.num_kv_heads = 8;
+    t.head_dim = 128;
+    t.vocab_size = 151936;
+    return t;
+}
+
+model::DraftConfig drafter_8b() {
+    model::DraftConfig d;
+    d.hidden_size = 4096;
+    d.intermediate_size = 12288;
+    d.num_heads = 32;
+    d.num_kv_heads = 8;
+    d.head_dim = 128;
+    d.vocab_size = 151936;
+    d.block_size = 16;
+    d.mask_token_id = 151669;
+    d.target_layer_ids = {1, 9, 17, 25, 33};
+    d.num_target_layers = 36;
+    d.layer_types.assign(5, model::LayerType::Full);
+    return d;
+}
+
+std::vector<gpu::Device> gpus(int count) {
+    std::vector<gpu::Device> devices;
+    for (int i = 0; i < count; ++i) {
+        devices.push_back({gpu::DeviceKind::Cuda, i, i, "cuda:" + std::to_string(i)});
+    }
+    return devices;
+}
+
+RunPlan plan_for(const Settings& settings, int num_gpus, long long memory_bytes) {
+    data::DataReport report;
+    report.usable = 10000;
+    report.tokens = 20'000'000;
+    report.anchors = 2'000'000;
+    const target::TargetConfig target = qwen3_8b();
+    const model::DraftConfig draft = drafter_8b();
+    return make_plan({.settings = settings,
+                      .target = target,
+                      .draft = draft,
+                      .data = report,
+                      .num_train_samples = 10000,
+                      .devices = gpus(num_gpus),
+                      .memory = [=](const gpu::Device&) {
+                          return gpu::DeviceMemory{memory_bytes, memory_bytes};
+                      }});
+}
+
+constexpr long long kGiB = 1LL << 30;
+
+ErrorKind kind_of(const std::function<void()>& action) {
+    try {
+        action();
+    } catch (const Error& error) {
+        return error.kind();
+    }
+    return ErrorKind::Internal;
+}
+
+}  // namespace
+
+TEST_SUITE("train.plan") {
+    TEST_CASE("the cost of a row is that of the table for 4096 tokens and 512 blocks of 16") {
+        // 14.26 GFLOP a context token for the target's 34 layers, 18.33 for the drafter's training.
+        const RowCost cost = row_cost(qwen3_8b(), drafter_8b(), 4096, 1, 512);
+        CHECK(cost.target_flops / 4096 == doctest::Approx(14.26e9).epsilon(0.01));
+        CHECK(cost.draft_flops / 4096 ==
+              doctest::Approx(18.02e9).epsilon(0.01));  // 15 of 16 slots in the head
+    }
+
+    TEST_CASE("one device does both, more are split by cost") {
+        RunSettings settings;
+        CHECK(choose_roles(settings, 1, {1, 1}).targets == std::vector<int>{0});
+        CHECK(choose_roles(settings, 1, {1, 1}).drafters == std::vector<int>{0});
+        const Roles roles = choose_roles(settings, 8, {5, 3});
+        CHECK(roles.targets == std::vector<int>{0, 1, 2, 3, 4});
+        CHECK(roles.drafters == std::vector<int>{5, 6, 7});
+        CHECK(choose_roles(settings, 2, {1, 100}).targets == std::vector<int>{0});
+    }
+
+    TEST_CASE("a split can be given") {
+        RunSettings settings;
+        settings.split = "1+3";
+        CHECK(choose_roles(settings, 4, {5, 3}).drafters == std::vector<int>{1, 2, 3});
+        settings.split.clear();
+        settings.target_gpus = "0-2";
+        settings.draft_gpus = "1,2";
+        CHECK(choose_roles(settings, 3, {5, 3}).targets == std::vector<int>{0, 1, 2});
+        CHECK(choose_roles(settings, 3, {5, 3}).drafters == std::vector<int>{1, 2});
+    }
+
+    TEST_CASE("a split that does not fit is refused") {
+        for (const char* split : {"3+3", "0+4", "x", "4", "2+", "+2", "2+2x"}) {
+            CAPTURE(split);
+            RunSettings settings;
+            settings.split = split;
+            CHECK(kind_of([&] { choose_roles(settings, 4, {1, 1}); }) == ErrorKind::Config);
+        }
+        for (const char* list : {"4", "-1", "1-", "a", "0,,1", "2-1"}) {
+            CAPTURE(list);
+            RunSettings settings;
+            settings.target_gpus = list;
+            settings.draft_gpus = "0";
+            CHECK(kind_of([&] { choose_roles(settings, 4, {1, 1}); }) == ErrorKind::Config);
+        }
+        RunSettings half;
+        half.draft_gpus = "0";
+        CHECK(kind_of([&] { choose_roles(half, 4, {1, 1}); }) == ErrorKind::Config);
+    }
+
+    TEST_CASE("slots are a multiple of the drafters and at least two each") {
+        for (int count = 1; count <= 8; ++count) {
+            const RunPlan plan = plan_for(Settings{}, count, 140 * kGiB);
+            const auto drafters = static_cast<int>(plan.roles.drafters.size());
+            CAPTURE(count);
+            CHECK(plan.num_slots % drafters == 0);
+            CHECK(plan.num_slots >= 2 * drafters);
+        }
+    }
+
+    TEST_CASE("a plan that cannot fit is refused with what is needed and what there is") {
+        CHECK_NOTHROW(plan_for(Settings{}, 1, 140 * kGiB));
+        try {
+            plan_for(Settings{}, 1, 24 * kGiB);
+            FAIL("24 GiB hold neither target and drafter");
+        } catch (const Error& error) {
+            CHECK(error.kind() == ErrorKind::Config);
+            CHECK(std::string(error.what()).find("24.00 GiB are free") != std::string::npos);
+            CHECK(std::string(error.what()).find("cuda:0") != std::string::npos);
+        }
+    }
+
+    TEST_CASE("logical devices on one GPU share its memory") {
+        Settings settings;
+        const target::TargetConfig target = qwen3_8b();
+        const model::DraftConfig draft = drafter_8b();
+        data::DataReport report;
+        report.tokens = 1000000;
+        report.anchors = 100000;
+        std::vector<gpu::Device> devices = gpus(4);
+        for (gpu::Device& device : devices) {
+            device.ordinal = 0;
+        }
+        const auto input = [&](long long bytes) {
+            return PlanInput{.settings = settings,
+                             .target = target,
+                             .draft = draft,
+                             .data = report,
+                             .num_train_samples = 500,
+                             .devices = devices,
+                             .memory = [=](const gpu::Device&) {
+                                 return gpu::DeviceMemory{bytes, bytes};
+                             }};
+        };
+        CHECK_NOTHROW(make_plan(input(800 * kGiB)));
+        CHECK_THROWS_AS(make_plan(input(80 * kGiB)), Error);
+    }
+
+    TEST_CASE("the disk demanded holds keep + 1 checkpoints and the kept drafts") {
+        const RunPlan plan = plan_for(Settings{}, 8, 140 * kGiB);
+        CHECK(plan.checkpoint_bytes == doctest::Approx(14.0 * 1.0486e9).epsilon(0.01));
+        CHECK(plan.disk_needed == 3 * plan.checkpoint_bytes + 3 * plan.checkpoint_bytes / 7);
+    }
+}
+
+}  // namespace dflash::train

@@ -37,8 +37,10 @@ if(TorchWheel_FOUND AND NOT TARGET dflash::torch)
   if(TorchWheel_CUDA)
     list(APPEND _libs ${TorchWheel_CUDA} ${_torch}/lib/libc10_cuda.so)
   endif()
+  # libstdc++ goes first: libtorch.so exports parts of a std::filesystem of its own, and a program that is bound to those
+  # crashes in remove_all (seen with torch 2.11.0).
   # libtorch_cuda registers its kernels when it is loaded; no symbol of it is used directly.
-  target_link_libraries(dflash::torch INTERFACE -Wl,--no-as-needed ${_libs} -Wl,--as-needed)
+  target_link_libraries(dflash::torch INTERFACE -Wl,--no-as-needed -lstdc++ ${_libs} -Wl,--as-needed)
   target_link_options(dflash::torch INTERFACE -Wl,--disable-new-dtags -Wl,-rpath,${_torch}/lib)
   target_compile_definitions(dflash::torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
   target_link_libraries(dflash::torch INTERFACE dflash::cudart)

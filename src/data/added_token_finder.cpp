@@ -29,6 +29,7 @@ void AddedTokenFinder::add(std::string_view text, TokenId id) {
 }
 
 const AddedTokenFinder::Node* AddedTokenFinder::follow(const Node& node, unsigned char byte) const {
+    // Few tokens branch, so a node has one or two edges.
     const auto found = std::find_if(node.next.begin(), node.next.end(), [byte](const auto& edge) {
         return edge.first == byte;
     });
@@ -43,6 +44,7 @@ std::optional<FoundToken> AddedTokenFinder::find(std::string_view text, std::siz
         if (!is_first_[static_cast<unsigned char>(text[begin])]) {
             continue;
         }
+        // As far as the trie goes; a shorter token counts only if no longer one begins here too.
         std::optional<FoundToken> longest;
         const Node* node = nodes_.data();
         for (std::size_t at = begin; at < text.size(); ++at) {

@@ -82,6 +82,8 @@ int BpeModel::num_missing_bytes() const {
     return static_cast<int>(std::count(byte_ids_.begin(), byte_ids_.end(), -1));
 }
 
+// A piece that is a token and merges to it is answered from the vocabulary. Without ignore_merges
+// that it does has to be tried once: merges of a lower rank may lead elsewhere.
 std::int64_t BpeModel::encode(std::string_view piece,
                               Space& space,
                               std::vector<PieceToken>& tokens) const {
@@ -106,6 +108,7 @@ std::int64_t BpeModel::encode(std::string_view piece,
     return vanished;
 }
 
+// Adds the pair of a symbol and its right neighbour, if it can be merged.
 void BpeModel::push(Space& space, std::uint32_t left) const {
     const std::uint32_t right = space.symbols[left].next;
     if (right == kNone) {
@@ -118,6 +121,8 @@ void BpeModel::push(Space& space, std::uint32_t left) const {
     }
 }
 
+// A linked list of symbols and a heap of the pairs that can be merged: O(n log n) for a piece of n
+// bytes. Candidates that a merge beside them made void stay in the heap and are passed over.
 std::int64_t BpeModel::merge(std::string_view piece,
                              Space& space,
                              std::vector<PieceToken>& tokens) const {
@@ -158,6 +163,7 @@ std::int64_t BpeModel::merge(std::string_view piece,
         if (now == nullptr || now->joined != best.joined) {
             continue;
         }
+        // The left symbol becomes both; the right one leaves the list. Two pairs are new.
         left.id = best.joined;
         left.end = right.end;
         left.next = right.next;

@@ -12,6 +12,7 @@ namespace {
 constexpr char32_t kFirstExtra = 0x100;
 constexpr std::size_t kNumLetters = kFirstExtra + 68;
 
+// Both directions; the largest letter is below U+0144.
 struct Alphabet {
     std::array<char32_t, 256> letter{};
     std::array<std::int16_t, kNumLetters> byte{};  // -1 where no byte has that letter

@@ -3,6 +3,7 @@
 
 #include <dflash/core/error.hpp>
 #include <dflash/core/text.hpp>
+// Which family a target folder speaks. The rendering itself lies in a file per family.
 #include <dflash/data/chat_format.hpp>
 
 #include <algorithm>
@@ -26,6 +27,7 @@ struct Family {
 };
 
 constexpr std::array kFamilies = {
+    // In the order of their names: messages list them so.
     Family{"qwen3", make_qwen3_format, is_qwen3_template},
     Family{"smollm2", make_smollm2_format, is_smollm2_template},
 };
@@ -99,6 +101,7 @@ bool has_added_token(const Tokenizer& tokenizer, std::string_view content) {
 
 std::vector<std::string> chat_format_names() {
     std::vector<std::string> names;
+    names.reserve(kFamilies.size());
     for (const Family& family : kFamilies) {
         names.emplace_back(family.name);
     }
@@ -125,6 +128,8 @@ std::unique_ptr<ChatFormat> detect_chat_format(const std::string& target_folder,
     const std::string hint =
         fmt::format("Set data.chat_format to one of {}, if the target was trained on one of them",
                     fmt::join(chat_format_names(), ", "));
+    // A template that is not known is never overruled by the tokens: ChatML marks are in many
+    // vocabularies, with other system messages and other think blocks.
     if (const std::optional<Template> found = find_template(target_folder)) {
         for (const Family& family : kFamilies) {
             if (family.is_template(found->text)) {
@@ -147,6 +152,7 @@ std::unique_ptr<ChatFormat> detect_chat_format(const std::string& target_folder,
                      .cause = {},
                      .hint = hint});
     }
+    // Both write ChatML; a model that was never taught to think has no mark for it.
     return make_chat_format(has_added_token(tokenizer, "<think>") ? "qwen3" : "smollm2");
 }
 

@@ -67,6 +67,7 @@ DataFiles::DataFiles(const std::vector<std::string>& paths) {
         if (rows_.size() == rows_before) {
             refuse_file(file, "the file has only blank lines, expected one row a line", "");
         }
+        // Its lines would all be refused one by one, with nothing said about the file.
         const std::string_view first = file.line(rows_[rows_before].line).text;
         if (first == "[" || first == "{") {
             refuse_file(file,

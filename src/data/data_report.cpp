@@ -24,6 +24,7 @@ std::string code(std::string text) {
     return "`" + text + "`";
 }
 
+// The answer in one sentence, before any figure.
 std::string verdict(const DataReport& report) {
     const std::int64_t refused = report.num_refused();
     if (refused == 0 && report.cut == 0 && report.vanished_bytes == 0 &&
@@ -80,6 +81,7 @@ void append_refused(std::string& out, const DataReport& report) {
     }
 }
 
+// What of usable rows does not reach the drafter.
 void append_remarks(std::string& out, const DataReport& report) {
     std::string remarks;
     const auto remark = [&](std::int64_t count, const std::string& text) {

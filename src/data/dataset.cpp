@@ -7,6 +7,8 @@
 #include <dflash/core/first_error.hpp>
 #include <dflash/core/text.hpp>
 #include <dflash/data/anchors.hpp>
+// Lines are judged by rendering and tokenising each once; only its length is kept. A sample is
+// made anew from its line whenever it is needed, which costs far less than a step does.
 #include <dflash/data/dataset.hpp>
 
 #include <algorithm>
@@ -69,7 +71,7 @@ struct Findings {
         report.without_anchor += candidates == 0 ? 1 : 0;
     }
 
-    void merge(Findings other) {
+    void merge(Findings&& other) {
         report.usable += other.report.usable;
         report.tokens += other.report.tokens;
         report.trainable_tokens += other.report.trainable_tokens;
@@ -119,6 +121,7 @@ Findings judge(const DataFiles& files,
         }
         found.refuse(id, std::move(*line.fault));
     };
+    // No sample waits for another, so the order in which threads take chunks does not matter.
     const auto work = [&](Findings& found) noexcept {
         try {
             while (!first_error.failed()) {
@@ -157,19 +160,20 @@ std::string counts_by_kind(const DataReport& report) {
     return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// The first example of each kind for an error, by place in `cause`.
+// An error that lists the first example of each kind, a line each.
 Error bad_rows(const DataReport& report, std::string what, std::string hint) {
-    std::vector<std::string> examples;
+    std::string examples = "first of each kind:";
     for (const auto& [kind, example] : report.first_example) {
-        examples.push_back(fmt::format("\n  {}: {}", kind, example));
+        examples += fmt::format("\n  {}: {}", kind, example);
     }
     return Error(ErrorKind::Data,
                  {.what = std::move(what),
-                  .where = fmt::format("{}", fmt::join(report.files, ", ")),
-                  .cause = fmt::format("first of each kind{}\n", fmt::join(examples, "")),
+                  .where = {},
+                  .cause = std::move(examples),
                   .hint = std::move(hint)});
 }
 
+// In the order of what helps most: nothing at all, too much of it bad, nothing to learn.
 void check_report(const DataReport& report, const DatasetOptions& options) {
     const std::int64_t num_refused = report.num_refused();
     if (report.usable == 0) {
@@ -177,6 +181,7 @@ void check_report(const DataReport& report, const DatasetOptions& options) {
             const auto found = report.refused.find(kind);
             return found == report.refused.end() ? 0 : found->second;
         };
+        // The rows are well-formed then, but say that nothing of them is to be trained.
         const bool only_masked =
             count("nothing_trained") + count("cut_before_answer") == num_refused;
         throw bad_rows(
@@ -213,6 +218,7 @@ void check_report(const DataReport& report, const DatasetOptions& options) {
     }
 }
 
+// Marks that are no tokens would be spelled out letter by letter, and training would look fine.
 void check_tokenizer(const Tokenizer& tokenizer, const ChatFormat& format) {
     for (const std::string& token : format.turn_tokens()) {
         const Encoding encoding = tokenizer.encode(token);
@@ -243,19 +249,21 @@ Dataset Dataset::open(const std::vector<std::string>& files,
     DFLASH_CHECK(!files.empty(), "no data file");
     DFLASH_CHECK(options.max_length >= 1, "max_length {}", options.max_length);
     check_tokenizer(*tokenizer, *format);
-    auto impl = std::make_unique<Impl>(Impl{.files = DataFiles(files),
-                                            .encoder = LineEncoder(tokenizer, format, options),
-                                            .report = {},
-                                            .usable = {},
-                                            .lengths = {},
-                                            .content_hash = 0});
+    const std::string format_name(format->name());
+    auto impl = std::make_unique<Impl>(
+        Impl{.files = DataFiles(files),
+             .encoder = LineEncoder(std::move(tokenizer), std::move(format), options),
+             .report = {},
+             .usable = {},
+             .lengths = {},
+             .content_hash = 0});
     std::vector<std::int32_t> lengths(static_cast<std::size_t>(impl->files.num_rows()), kRefused);
     Findings findings = judge(impl->files, impl->encoder, options, lengths);
 
     DataReport& report = impl->report;
     report = std::move(findings.report);
     report.files = files;
-    report.chat_format = format->name();
+    report.chat_format = format_name;
     report.max_length = options.max_length;
     report.lines = impl->files.num_rows();
     report.blank = impl->files.num_blank();
@@ -285,12 +293,17 @@ const DataReport& Dataset::report() const {
 }
 
 Sample Dataset::encode(SampleId id) const {
+    DFLASH_CHECK(std::binary_search(impl_->usable.begin(), impl_->usable.end(), id),
+                 "sample {} is not usable",
+                 id);
     EncodedLine line = impl_->encoder.encode(impl_->files.text(id));
-    DFLASH_CHECK(!line.fault,
-                 "sample {} ({}) was judged usable and is now refused: {}",
-                 id,
-                 place_of(id),
-                 line.fault->message);
+    if (line.fault) {
+        throw Error(ErrorKind::Data,
+                    {.what = "a row that was usable when the run began is now refused",
+                     .where = place_of(id),
+                     .cause = std::move(line.fault->message),
+                     .hint = "Do not change data files during a run"});
+    }
     Sample sample;
     sample.ref.id = id;
     sample.tokens = std::move(line.tokens);

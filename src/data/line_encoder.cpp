@@ -61,6 +61,7 @@ EncodedLine LineEncoder::encode(std::string_view line) const {
         return refused("refused_by_format", error.parts().what);
     }
 
+    // The whole text at once: tokens cross the borders of messages only where the text does.
     Encoding encoding = tokenizer_->encode(rendered.text, /*with_ranges=*/true);
     EncodedLine result;
     result.trainable = loss_mask(encoding, rendered.spans);

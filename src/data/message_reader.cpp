@@ -17,7 +17,7 @@ constexpr std::string_view kCallRole = "call";
 
 // Names of roles in OpenAI, ShareGPT, Alpaca-like and tool-calling data sets.
 std::string normal_role(std::string_view given, const std::string& place) {
-    static const std::map<std::string_view, std::string_view> kRoles = {
+    static const std::map<std::string_view, std::string_view> known_roles = {
         {"system", "system"},     {"developer", "system"},       {"user", "user"},
         {"human", "user"},        {"assistant", "assistant"},    {"gpt", "assistant"},
         {"chatgpt", "assistant"}, {"model", "assistant"},        {"bot", "assistant"},
@@ -30,8 +30,8 @@ std::string normal_role(std::string_view given, const std::string& place) {
     std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) {
         return static_cast<char>(std::tolower(c));
     });
-    const auto found = kRoles.find(lower);
-    if (found == kRoles.end()) {
+    const auto found = known_roles.find(lower);
+    if (found == known_roles.end()) {
         refuse("unknown_role",
                "{} is {}; known are system, user, assistant, tool and their usual other names",
                place,
@@ -49,6 +49,7 @@ std::string read_part(const io::Json& part, const std::string& place) {
     }
     const Field type = first_field(part, {"type"}, place);
     if (!type) {
+        // Not guessed, although `text` may be there.
         refuse("unsupported_part", "{} has no type; only text can be trained on", place);
     }
     const std::string& name = text_of(type);
@@ -83,6 +84,7 @@ ToolCall read_tool_call(const io::Json& json, const std::string& place) {
     }
     ToolCall call;
     const Field wrapper = first_field(json, {"function"}, place);
+    // OpenAI wraps name and arguments in `function`; others do not.
     const bool is_wrapped = wrapper && wrapper.value->is_object();
     const io::Json& inner = is_wrapped ? *wrapper.value : json;
     const std::string inner_place = is_wrapped ? wrapper.place : place;
@@ -115,6 +117,7 @@ ToolCall read_tool_call(const io::Json& json, const std::string& place) {
     return call;
 }
 
+// `tool_calls`, or the single `function_call` of OpenAI's older format.
 std::vector<ToolCall> read_tool_calls(const io::Json& json, const std::string& place) {
     const Field list = first_field(json, {"tool_calls"}, place);
     if (list) {
@@ -156,6 +159,7 @@ std::vector<ToolCall> read_call_text(const std::string& text, const std::string&
     return calls;
 }
 
+// OpenAI's fine-tuning format: 0 or 1. A fraction would have to scale the loss, which is not done.
 bool read_weight(const io::Json& json, const std::string& place) {
     const Field weight = first_field(json, {"weight"}, place);
     if (!weight) {
@@ -191,6 +195,7 @@ Message read_message(const io::Json& json, const std::string& place) {
         refuse("bad_tool_call", "{} is a {} message with tool calls", place, message.role);
     }
 
+    // A message that only calls tools has no content.
     const Field content = first_field(json, {"content", "value", "text"}, place);
     if (!content && message.tool_calls.empty()) {
         refuse("bad_message", "{} has no content", place);

@@ -27,6 +27,7 @@ constexpr std::uint8_t kStartsSection = 1;  // nothing composes or moves across 
 constexpr std::uint8_t kStable = 2;         // alone, it is its own NFC
 constexpr std::uint8_t kInert = 4;          // nothing composes with it from the right either
 
+// Full canonical decomposition of one character; Hangul included.
 std::size_t decompose(char32_t code_point, std::array<utf8proc_int32_t, kMaxDecomposition>& out) {
     int boundary = 0;
     const utf8proc_ssize_t length =
@@ -113,6 +114,7 @@ std::string normalize_section(std::string_view section) {
     return result;
 }
 
+// Collects the result: unchanged text is copied in as few parts as there are changes.
 class Builder {
   public:
     explicit Builder(std::string_view text) : text_(text) {}

@@ -278,7 +278,7 @@ std::vector<PackedRow> Packer::close_window(bool end_of_epoch) {
                                  num_rows),
              .where = fmt::format("window {} of epoch {}", cursor_.window, cursor_.epoch),
              .cause = {},
-             .hint = "resume with the data and the data.* and draft.* settings of the run"});
+             .hint = "Resume with the data and the data.* and draft.* settings of the run"});
     }
     const Cursor next_window = end_of_epoch
                                    ? Cursor{.epoch = cursor_.epoch + 1}

@@ -17,6 +17,7 @@
 namespace dflash::data {
 namespace {
 
+// Unicode's White_Space property, unchanged since Unicode 6.3.
 constexpr std::array<CodePointRange, 10> kWhiteSpace{{{0x09, 0x0D},
                                                       {0x20, 0x20},
                                                       {0x85, 0x85},
@@ -47,6 +48,7 @@ bool is_digit(char c) {
     return c >= '0' && c <= '9';
 }
 
+// As members of a character class.
 std::string ranges_text(std::span<const CodePointRange> ranges) {
     std::string text;
     for (const CodePointRange& range : ranges) {
@@ -58,6 +60,7 @@ std::string ranges_text(std::span<const CodePointRange> ranges) {
     return text;
 }
 
+// The complement of kWhiteSpace, so that \S can stand inside a class.
 std::string no_white_space_text() {
     std::vector<CodePointRange> gaps;
     char32_t next = 0;
@@ -80,6 +83,7 @@ std::string category_text(std::string_view category) {
     return text;
 }
 
+// Goes through the pattern once; each function takes what it understands and refuses the rest.
 class Translator {
   public:
     Translator(std::string_view pattern, const std::string& where)
@@ -152,7 +156,7 @@ class Translator {
             case '.':
                 copy(1);
                 break;
-            case '^':
+            case '^':  // Ruby's anchors are those of a line, PCRE2's of the text
             case '$':
                 refuse(fmt::format("the anchor {}", c));
             default:
@@ -169,6 +173,7 @@ class Translator {
         at_ += length;
     }
 
+    // One character that stands for itself, space and # included.
     void literal() {
         const Utf8Step found = step_utf8(pattern_, at_);
         if (!found.valid) {
@@ -243,6 +248,7 @@ class Translator {
         }
     }
 
+    // Oniguruma knows sets inside sets and intersections, which PCRE2 would read as members.
     void character_class() {
         copy(1);
         if (peek() == '^') {
@@ -272,6 +278,7 @@ class Translator {
         copy(1);
     }
 
+    // Letters after \ mean different things in many cases (\v, \h, \w), so only known ones pass.
     void escape(bool in_class) {
         const char c = peek(1);
         if (c == '\0') {

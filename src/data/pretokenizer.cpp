@@ -27,6 +27,7 @@ constexpr std::string_view kByteLevelPattern =
                          "ByteLevel last, as SmolLM2, Qwen3, Llama 3 and gpt-oss have"});
 }
 
+// `absent` is the value that the reference takes where the key is missing.
 void require_flag(
     const io::Json& json, const char* key, bool absent, bool expected, const std::string& where) {
     const bool value = json.optional_bool(key, where).value_or(absent);
@@ -40,6 +41,7 @@ void require_flag(
     }
 }
 
+// Rust's char::is_numeric, with which the Digits step of `tokenizers` decides.
 bool is_number(char32_t c) {
     if (c < 0x80) {
         return c >= '0' && c <= '9';
@@ -49,6 +51,7 @@ bool is_number(char32_t c) {
            category == UTF8PROC_CATEGORY_NO || contains(added_numbers(), c);
 }
 
+// Cuts where text and number meet, and between numbers if they stand alone.
 void split_digits(std::string_view text,
                   const DigitsStep& step,
                   std::vector<std::string_view>& pieces) {
@@ -127,6 +130,7 @@ void PreTokenizer::add_step(const io::Json& json, const std::string& where) {
         steps_.emplace_back(DigitsStep{.individual = individual});
     } else if (type == "ByteLevel") {
         require_flag(json, "add_prefix_space", true, false, where);
+        // What it does to bytes is in the vocabulary's names; here it only cuts.
         if (json.optional_bool("use_regex", where).value_or(true)) {
             steps_.emplace_back(SplitPattern(kByteLevelPattern, where));
         }

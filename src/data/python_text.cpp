@@ -59,6 +59,7 @@ std::string python_float(double value) {
     return text;
 }
 
+// Integers have any length in Python; "-0" is one of them, and has no sign.
 std::string python_number(const io::Json& value) {
     const std::string& text = value.number_text();
     if (text.find_first_of(".eE") != std::string::npos) {
@@ -67,6 +68,7 @@ std::string python_number(const io::Json& value) {
     return text == "-0" ? "0" : text;
 }
 
+// The escapes of json.dumps with ensure_ascii=False: U+007F, U+2028 and "/" stay as they are.
 void append_string(std::string& out, std::string_view text) {
     out += '"';
     for (const char c : text) {

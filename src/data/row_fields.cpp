@@ -40,6 +40,7 @@ const std::string& text_of(const Field& field, std::string_view expected) {
     return field.value->as_string();
 }
 
+// A list of texts is named as such: it is the most usual wrong value of an answer.
 std::string describe_found(const io::Json& value) {
     if (value.is_number()) {
         return fmt::format("the number {}", value.number_text().substr(0, 40));
@@ -84,6 +85,7 @@ io::Json list_of(const Field& field) {
         refuse("wrong_type", "{} is {}, not a list", field.place, describe_found(*field.value));
     }
     const std::string& text = field.value->as_string();
+    // Columns of Parquet and CSV exports often hold lists as JSON text.
     io::Json list;
     try {
         list = io::Json::parse(text, field.place);

@@ -184,6 +184,7 @@ void insert_history(const io::Json& row, Conversation& conversation) {
     messages.insert(after_system, earlier.begin(), earlier.end());
 }
 
+// The answer as text, or as messages: tool calls with their responses, or a whole conversation.
 void append_answer(const Field& answer, Conversation& conversation) {
     if (!conversation.later_turns.empty()) {
         refuse("wrong_type",
@@ -228,6 +229,7 @@ void append_answer(const Field& answer, Conversation& conversation) {
     append(messages, std::move(given));
 }
 
+// The keys that are there tell the reader at once what kind of file this is.
 [[noreturn]] void refuse_unknown(const io::Json& row) {
     if (const Field answer = first_field(
             row, {"response", "completion", "output", "solution", "answer", "chosen"}, "")) {
@@ -261,6 +263,7 @@ Conversation read_question_and_answer(const io::Json& row, const Field& question
     return conversation;
 }
 
+// The first field that is present decides; the order is part of the format.
 Conversation read_fields(const io::Json& row) {
     Conversation conversation;
     if (const Field list = first_field(row, {"messages", "conversations", "conversation"}, "")) {
@@ -345,6 +348,11 @@ Conversation read_shape(const io::Json& row) {
         // Only messages: a list of pairs is more likely a file of rows written as one line.
         if (row.items().empty()) {
             refuse("empty_messages", "the row is an empty list");
+        }
+        if (row.items()[0].is_object() &&
+            !first_field(row.items()[0], {"role", "from"}, "row[0]")) {
+            refuse("bad_message",
+                   "row[0] has no role: a list on a line is taken for the messages of one row");
         }
         Conversation conversation;
         conversation.messages = read_message_list(row, "row");

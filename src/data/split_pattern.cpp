@@ -30,6 +30,7 @@ std::string pcre2_message(int code) {
     return {buffer.begin(), std::find(buffer.begin(), buffer.end(), PCRE2_UCHAR{0})};
 }
 
+// PCRE2 counts in unsigned code units, here bytes.
 PCRE2_SPTR units(std::string_view text) {
     return reinterpret_cast<PCRE2_SPTR>(text.data());
 }
@@ -145,6 +146,7 @@ void SplitPattern::split(std::string_view text,
                          .cause = pcre2_message(found),
                          .hint = ""});
         }
+        // After an empty match the search goes on behind the next character, as Oniguruma's does.
         const std::size_t begin = ends[0];
         const std::size_t end = ends[1];
         if (begin > emitted) {

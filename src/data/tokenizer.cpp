@@ -39,7 +39,8 @@ class Encoder {
         }
     }
 
-    // The text between two added tokens.
+    // The text between two added tokens. Only here does NFC act, so that a mark never composes with
+    // the end of an added token.
     void encode_between(std::size_t begin, std::size_t end) {
         if (begin == end) {
             return;
@@ -122,6 +123,7 @@ Encoding Tokenizer::encode(std::string_view text, bool with_ranges) const {
     return Encoder(impl_->parts, text, with_ranges).run();
 }
 
+// Ids without a token (rows that pad an embedding) add nothing, as in the reference.
 std::string Tokenizer::decode(std::span<const TokenId> ids) const {
     std::string bytes;
     for (const TokenId id : ids) {

@@ -61,6 +61,7 @@ bool read_normalizer(const io::Json* json, const std::string& where) {
     return nfc;
 }
 
+// The decoder decides nothing that we use, but another one means another kind of vocabulary.
 void check_decoder(const io::Json* json, const std::string& where) {
     if (json == nullptr || !json->is_object()) {
         refuse(fmt::format("decoder is {}, expected one of type ByteLevel",
@@ -101,6 +102,7 @@ void check_model(const io::Json& model, const std::string& where) {
     }
 }
 
+// Added tokens that reach for the spaces around them, or ask for word edges, are refused.
 struct AddedEntry {
     AddedToken token;
     bool normalized = false;
@@ -170,6 +172,7 @@ class Reader {
     }
 
   private:
+    // Fills names_, bytes_of_, by_name_ and other_ids_.
     void read_vocabulary(const io::Json& model) {
         const io::Json* vocab = model.find("vocab");
         if (vocab == nullptr || !vocab->is_object() || vocab->members().empty()) {
@@ -258,6 +261,7 @@ class Reader {
                where_);
     }
 
+    // Some vocabularies lack bytes that UTF-8 never or hardly ever has (SmolLM2 lacks 18).
     void check_missing_bytes(const io::Json& model) const {
         const int missing = parts_->model.num_missing_bytes();
         if (missing == 256) {
@@ -374,6 +378,7 @@ class Reader {
         }
     }
 
+    // Order by id, the number of ids, and the text of every id.
     void finish() {
         std::sort(parts_->added.begin(),
                   parts_->added.end(),

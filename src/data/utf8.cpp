@@ -7,6 +7,8 @@
 namespace dflash::data {
 namespace {
 
+// End of the run of ASCII that begins at `at`: most texts are little else, so eight bytes at a
+// time.
 std::size_t ascii_end(std::string_view text, std::size_t at) {
     constexpr std::uint64_t kHighBits = 0x8080808080808080ULL;
     while (at + sizeof(std::uint64_t) <= text.size()) {
@@ -77,6 +79,7 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
 }
 
 std::string repair_utf8(std::string text) {
+    // Nearly always nothing is broken, and the text goes back as it came.
     const std::optional<std::size_t> fault = find_invalid_utf8(text);
     if (!fault) {
         return text;

@@ -29,13 +29,13 @@ std::string describe_status(cudaError_t status) {
 std::string hint_for(cudaError_t status) {
     switch (status) {
         case cudaErrorMemoryAllocation:
-            return "lower data.row_tokens or data.row_anchors, or see which other process uses the "
+            return "Lower data.row_tokens or data.row_anchors, or see which other process uses the "
                    "GPU's memory";
         case cudaErrorIllegalAddress:
         case cudaErrorLaunchFailure:
         case cudaErrorHardwareStackError:
         case cudaErrorECCUncorrectable:
-            return "the GPU cannot be used again by this process; resume from the last checkpoint";
+            return "The GPU cannot be used again by this process; resume from the last checkpoint";
         default:
             return {};
     }

@@ -103,7 +103,7 @@ void require_gpus(std::string_view list, const CudaInventory& inventory) {
                     {.what = what,
                      .where = {},
                      .cause = "no NVIDIA driver was found",
-                     .hint = "install driver 580 or newer, " + or_cpu});
+                     .hint = "Install driver 580 or newer, " + or_cpu});
     }
     check_versions(inventory.versions);
     if (inventory.gpus.empty()) {
@@ -114,7 +114,7 @@ void require_gpus(std::string_view list, const CudaInventory& inventory) {
              .where = visible != nullptr ? fmt::format("CUDA_VISIBLE_DEVICES={}", quote(visible))
                                          : std::string(),
              .cause = inventory.failure,
-             .hint = "see what nvidia-smi lists, " + or_cpu});
+             .hint = "See what nvidia-smi lists, " + or_cpu});
     }
 }
 

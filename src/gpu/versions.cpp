@@ -32,7 +32,7 @@ void check_versions(const CudaVersions& versions) {
                                          format_cuda_version(versions.built)),
                      .where = "libcudart",
                      .cause = {},
-                     .hint = "look for another CUDA in LD_LIBRARY_PATH or LD_PRELOAD, or build "
+                     .hint = "Look for another CUDA in LD_LIBRARY_PATH or LD_PRELOAD, or build "
                              "dflash again"});
     }
     if (versions.driver != 0 && versions.driver / 1000 < versions.loaded / 1000) {
@@ -45,7 +45,7 @@ void check_versions(const CudaVersions& versions) {
                                          versions.loaded / 1000),
                      .where = "libcuda",
                      .cause = {},
-                     .hint = "install driver 580 or newer, or build dflash with a LibTorch for the "
+                     .hint = "Install driver 580 or newer, or build dflash with a LibTorch for the "
                              "driver's CUDA"});
     }
 }

@@ -85,13 +85,18 @@ std::vector<double> column_values(const std::vector<ChartPoint>& points,
     return values;
 }
 
-/// Numbers as short as tells them apart in a chart.
-std::string label_of(double value, double span) {
-    const double magnitude = std::max(std::abs(value), span);
-    if (magnitude != 0 && (magnitude >= 1e6 || magnitude < 1e-3)) {
+/// Numbers as short as tells them apart on an axis; whole if both ends of the axis are.
+std::string label_of(double value, Range range) {
+    const double magnitude = std::max(std::abs(value), range.span());
+    if (magnitude != 0 && (magnitude >= 1e7 || magnitude < 1e-3)) {
         return fmt::format("{:.2e}", value);
     }
-    const int decimals = span >= 100 ? 0 : span >= 1 ? 2 : span >= 0.1 ? 3 : 4;
+    const bool whole = range.low == std::floor(range.low) && range.high == std::floor(range.high) &&
+                       value == std::floor(value);
+    const int decimals = whole || range.span() >= 100 ? 0
+                         : range.span() >= 1          ? 2
+                         : range.span() >= 0.1        ? 3
+                                                      : 4;
     return fmt::format("{:.{}f}", value, decimals);
 }
 
@@ -122,7 +127,9 @@ std::vector<std::string> draw_chart(std::span<const ChartPoint> points,
                                     const ChartOptions& options) {
     std::vector<ChartPoint> finite;
     std::copy_if(points.begin(), points.end(), std::back_inserter(finite), [](const ChartPoint& p) {
-        return std::isfinite(p.x) && std::isfinite(p.y);
+        // Beyond this, the width of the range would not be finite.
+        constexpr double kLargest = 1e300;
+        return std::abs(p.x) <= kLargest && std::abs(p.y) <= kLargest;
     });
     std::vector<std::string> lines;
     if (!options.title.empty()) {
@@ -135,12 +142,12 @@ std::vector<std::string> draw_chart(std::span<const ChartPoint> points,
     const Range x_range = range_of(finite, &ChartPoint::x);
     const Range y_range = range_of(finite, &ChartPoint::y);
     const auto height = static_cast<std::size_t>(std::max(options.height, 3));
-    const std::string top = label_of(y_range.high, y_range.span());
+    const std::string top = label_of(y_range.high, y_range);
     const double middle_share =
         static_cast<double>(height / 2) / static_cast<double>(height - 1);  // of row height / 2
     const std::string middle =
-        label_of(y_range.high - middle_share * y_range.span(), y_range.span());
-    const std::string bottom = label_of(y_range.low, y_range.span());
+        label_of(y_range.high - middle_share * y_range.span(), y_range);
+    const std::string bottom = label_of(y_range.low, y_range);
     const std::size_t label_width = std::max({top.size(), middle.size(), bottom.size()});
     const auto width = static_cast<std::size_t>(std::max(options.width, 30));
     const std::size_t columns = width - std::min(width - 10, label_width + 2);
@@ -174,8 +181,8 @@ std::vector<std::string> draw_chart(std::span<const ChartPoint> points,
         axis += pen.base;
     }
     lines.push_back(std::move(axis));
-    const std::string left = label_of(x_range.low, x_range.span());
-    const std::string right = label_of(x_range.high, x_range.span());
+    const std::string left = label_of(x_range.low, x_range);
+    const std::string right = label_of(x_range.high, x_range);
     lines.push_back(fmt::format("{:{}}{}{:^{}}{}",
                                 "",
                                 label_width + 2,
@@ -185,7 +192,7 @@ std::vector<std::string> draw_chart(std::span<const ChartPoint> points,
                                 right));
     if (finite.size() < points.size()) {
         lines.push_back(
-            fmt::format("({} points that are not finite left out)", points.size() - finite.size()));
+            fmt::format("({} points without a usable value left out)", points.size() - finite.size()));
     }
     return lines;
 }

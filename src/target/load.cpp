@@ -21,6 +21,10 @@ std::unique_ptr<TargetModel> load_target(const std::string& folder, const LoadOp
             files, config, num_layers, options.with_head, options.device, options.dtype));
 }
 
+void judge_target(const std::string& folder) {
+    const Checkpoint files(folder, TargetConfig::read(folder));
+}
+
 std::unique_ptr<TargetModel> replicate(const TargetModel& model, at::Device device) {
     const auto* dense = dynamic_cast<const DenseTarget*>(&model);
     DFLASH_CHECK(dense != nullptr, "a target of another making");

@@ -4,6 +4,7 @@
 #include <dflash/core/random.hpp>
 #include <dflash/core/text.hpp>
 #include <dflash/io/safetensors.hpp>
+#include <dflash/target/target_model.hpp>
 #include <dflash/train/prepared_run.hpp>
 
 #include <algorithm>
@@ -91,6 +92,7 @@ PreparedRun prepare_run(const Settings& settings) {
     PreparedRun run;
     run.location = target::find_target(settings.run.target);
     run.target = target::TargetConfig::read(run.location.folder);
+    target::judge_target(run.location.folder);
     run.devices = gpu::parse_devices(settings.run.gpus);
     run.tokenizer = std::make_shared<const data::Tokenizer>(data::Tokenizer::from_file(
         (std::filesystem::path(run.location.folder) / "tokenizer.json").string()));

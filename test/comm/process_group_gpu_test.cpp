@@ -6,6 +6,7 @@
 #include <dflash/gpu/device.hpp>
 #include <dflash/gpu/worker.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <doctest/doctest.h>
 #include <functional>
@@ -104,20 +105,20 @@ TEST_SUITE("comm.process_group") {
                     StreamBuffer buffer(values, stream, delay_us);
                     enqueue(stream, [values, rank, round, delay_us] {
                         std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
-                        values->assign(kSize, static_cast<float>(rank + round));
+                        std::ranges::fill(*values, static_cast<float>(rank + round));
                     });
                     group.all_reduce(rank, buffer, stream);
                     ahead[r] += stream.done() ? 0 : 1;
                     enqueue(stream, [values, rank, r, &results] {
                         results[r].push_back(values->front());
                         results[r].push_back(values->back());
-                        values->assign(kSize, static_cast<float>(100 * rank));
+                        std::ranges::fill(*values, static_cast<float>(100 * rank));
                     });
                     group.broadcast(rank, round % num_ranks, buffer, stream);
                     enqueue(stream, [values, r, &results] {
                         results[r].push_back(values->front());
                         results[r].push_back(values->back());
-                        values->assign(kSize, -1.0F);
+                        std::ranges::fill(*values, -1.0F);
                     });
                 }
                 stream.synchronize();

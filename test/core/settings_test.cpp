@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <limits>
 #include <set>
+#include <utility>
 
 namespace dflash {
 namespace {
@@ -35,7 +36,7 @@ struct Sample {
         list.add("train.betas", betas, "betas", {.at_least = 0, .at_most = 1});
         list.add("draft.maybe_flag", maybe_flag, "a flag by rule");
         list.add("draft.block_size", block_size, "slots", {.at_least = 2, .at_most = 64});
-        list.add("draft.gamma", gamma, "decay", {.above = 0, .at_most = 100});
+        list.add("draft.gamma", gamma, "decay", {.at_most = 100, .above = 0});
         list.add("draft.name", name, "a name");
         list.add("watchdog.after", after, "patience", {.maths = false});
         list.add("draft.ids", ids, "layer ids", {.at_most = 99});

@@ -10,8 +10,7 @@
 #include <algorithm>
 #include <doctest/doctest.h>
 
-using namespace dflash;
-using namespace dflash::data;
+namespace dflash::data {
 
 namespace {
 
@@ -98,7 +97,7 @@ void check_cases(std::string_view family, std::size_t num_cases) {
     const auto format = make_chat_format(family);
     const Tokenizer tokenizer = Tokenizer::from_file(folder + std::string(family) + "-cut.json");
     const std::vector<io::Json> cases =
-        data::testing::read_cases(folder + "chat-" + std::string(family) + ".jsonl");
+        testing::read_cases(folder + "chat-" + std::string(family) + ".jsonl");
     CHECK(cases.size() == num_cases);
     for (const io::Json& c : cases) {
         const std::string id = c.find("id")->as_string();
@@ -277,7 +276,7 @@ TEST_SUITE("data.chat_format") {
             "{{- '{\"name\": <function-name>, \"arguments\": <args-json-object>}' }}"
             "{{- message.reasoning_content }}{%- if enable_thinking is false %}{%- endif %}";
         const std::string later_qwen = qwen3 + "{{- '<function=example_function_name>' }}";
-        const Tokenizer tokenizer = data::testing::byte_tokenizer();
+        const Tokenizer tokenizer = testing::byte_tokenizer();
         const auto quoted = [](const std::string& text) { return io::Json::string(text).dump(); };
 
         struct Case {
@@ -302,7 +301,7 @@ TEST_SUITE("data.chat_format") {
                  {"tokenizer_config.json", R"({"chat_template": null})", "qwen3"},
              }) {
             CAPTURE(c.text);
-            const data::testing::TemporaryFiles folder;
+            const testing::TemporaryFiles folder;
             const std::string path = folder.write(std::string(c.file), c.text);
             if (!c.name.empty()) {
                 CHECK(detect_chat_format(folder.folder(), tokenizer)->name() == c.name);
@@ -320,10 +319,10 @@ TEST_SUITE("data.chat_format") {
     }
 
     TEST_CASE("chat_format: without a template the added tokens tell the family") {
-        const data::testing::TemporaryFiles folder;
+        const testing::TemporaryFiles folder;
         const auto detected = [&](const std::vector<std::string>& tokens) {
             return std::string(
-                detect_chat_format(folder.folder(), data::testing::byte_tokenizer(tokens))->name());
+                detect_chat_format(folder.folder(), testing::byte_tokenizer(tokens))->name());
         };
         CHECK(detected({"<|im_start|>", "<|im_end|>"}) == "smollm2");
         CHECK(detected({"<|im_start|>", "<|im_end|>", "<think>"}) == "qwen3");
@@ -331,3 +330,5 @@ TEST_SUITE("data.chat_format") {
             detected({"<|im_start|>"}), doctest::Contains("data.chat_format"), Error);
     }
 }
+
+}  // namespace dflash::data

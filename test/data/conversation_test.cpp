@@ -9,8 +9,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-using namespace dflash;
-using namespace dflash::data;
+namespace dflash::data {
 
 namespace {
 
@@ -113,10 +112,9 @@ Conversation accepted(std::string_view line) {
 
 TEST_SUITE("data.conversation") {
     TEST_CASE("conversation: every row of the reference data is read or refused as it says") {
-        const std::vector<std::string> lines =
-            data::testing::read_lines("test/golden/rows/rows.jsonl");
+        const std::vector<std::string> lines = testing::read_lines("test/golden/rows/rows.jsonl");
         const std::vector<io::Json> expected =
-            data::testing::read_cases("test/golden/rows/rows.expected.jsonl");
+            testing::read_cases("test/golden/rows/rows.expected.jsonl");
         int accepted_rows = 0;
         int refused_rows = 0;
         for (const io::Json& row : expected) {
@@ -350,3 +348,5 @@ TEST_SUITE("data.conversation") {
         CHECK_THROWS_WITH_AS(read_messages(bad, nullptr), "messages[0] has no content.", Error);
     }
 }
+
+}  // namespace dflash::data

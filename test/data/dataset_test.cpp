@@ -9,19 +9,19 @@
 #include <algorithm>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <fstream>
 #include <numeric>
 #include <thread>
 
-using namespace dflash;
-using namespace dflash::data;
-using dflash::data::testing::TemporaryFiles;
+namespace dflash::data {
+
+using testing::TemporaryFiles;
 
 namespace {
 
 std::shared_ptr<const Tokenizer> tokenizer() {
-    static const auto kTokenizer =
-        std::make_shared<const Tokenizer>(data::testing::byte_tokenizer());
-    return kTokenizer;
+    static const auto shared = std::make_shared<const Tokenizer>(testing::byte_tokenizer());
+    return shared;
 }
 
 std::shared_ptr<const ChatFormat> format_of(std::string_view name = "smollm2") {
@@ -399,11 +399,29 @@ TEST_SUITE("data.dataset") {
         }
     }
 
+    TEST_CASE("dataset: a row that was changed after it was judged is an error of the data") {
+        const TemporaryFiles files;
+        const std::string line = pair_line("a", "b");
+        const std::string path = files.write("a.jsonl", line);
+        const Dataset dataset = open({path});
+        {
+            std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+            file << std::string(line.size() - 1, '!');
+        }
+        try {
+            dataset.encode(0);
+            FAIL("encoded");
+        } catch (const Error& error) {
+            CHECK(error.kind() == ErrorKind::Data);
+            CHECK(error.parts().where == path + ":1");
+        }
+    }
+
     TEST_CASE("dataset: a tokenizer without the marks of the format is refused") {
         const TemporaryFiles files;
         const std::string path = files.write("a.jsonl", pair_line("a", "b"));
         const auto plain =
-            std::make_shared<const Tokenizer>(data::testing::byte_tokenizer({"<|im_start|>"}));
+            std::make_shared<const Tokenizer>(testing::byte_tokenizer({"<|im_start|>"}));
         CHECK_THROWS_WITH_AS(
             Dataset::open({path}, plain, format_of(), {}), doctest::Contains("<|im_end|>"), Error);
     }
@@ -427,3 +445,5 @@ TEST_SUITE("data.dataset") {
         CHECK(mask({{5, 5}}) == "000000");
     }
 }
+
+}  // namespace dflash::data

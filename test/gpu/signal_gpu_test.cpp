@@ -54,7 +54,7 @@ TEST_SUITE("gpu.signal") {
     TEST_CASE("describe: names the GPU, its memory and its place on the bus") {
         const Device device = parse_devices("0").front();
         const std::string text = describe(device);
-        MESSAGE(text);
+        CAPTURE(text);
         CHECK(text.find("GiB") != std::string::npos);
         CHECK(text.find("PCI ") != std::string::npos);
         const DeviceMemory memory = memory_of(device);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "caught_log.hpp"
 #include "expect_error.hpp"
 #include "mutation.hpp"
 #include "temp_folder.hpp"
 
-#include <dflash/core/log.hpp>
 #include <dflash/io/safetensors.hpp>
 
 #include <algorithm>
@@ -48,25 +48,6 @@ TensorSource source_of(std::string name,
 std::string text_of(const TensorView& tensor) {
     return {reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size()};
 }
-
-/// Collects the warnings of a scope.
-class CaughtWarnings {
-  public:
-    CaughtWarnings()
-        : former_(set_log_sink([this](LogLevel level, std::string_view line) {
-              if (level == LogLevel::Warning) {
-                  text_ += std::string(line) + "\n";
-              }
-          })) {}
-
-    ~CaughtWarnings() { set_log_sink(std::move(former_)); }
-
-    const std::string& text() const { return text_; }
-
-  private:
-    std::string text_;
-    LogSink former_;
-};
 
 TEST_SUITE_BEGIN("io.safetensors");
 
@@ -405,13 +386,13 @@ TEST_CASE("shards are read through their index") {
     for (const char* total : {"4", "4.0", "null"}) {
         CAPTURE(total);
         write_index(folder, total, kMap);
-        const CaughtWarnings warnings;
+        const test::CaughtLog log;
         const SafetensorsFolder model(folder.path());
         CHECK(model.names() == std::vector<std::string>{"a", "b", "c"});
         CHECK(text_of(*model.find("a")) == "aa");
         CHECK(text_of(*model.find("c")) == "c");
         CHECK(model.file_of("c") == folder / "model-2.safetensors");
-        CHECK(warnings.text() == "");
+        CHECK(log.warnings().empty());
     }
 }
 
@@ -420,32 +401,29 @@ TEST_CASE("differences that do no harm are warnings with figures") {
     write_shards(folder);
     {
         write_index(folder, "5", kMap);
-        const CaughtWarnings warnings;
+        const test::CaughtLog log;
         const SafetensorsFolder model(folder.path());
-        CHECK(warnings.text().find("total_size is 5, the listed tensors have 4 bytes") !=
-              std::string::npos);
+        CHECK(log.warned("total_size is 5, the listed tensors have 4 bytes"));
     }
     {
         write_index(folder, "\"big\"", kMap);
-        const CaughtWarnings warnings;
+        const test::CaughtLog log;
         const SafetensorsFolder model(folder.path());
-        CHECK(warnings.text().find("total_size is text") != std::string::npos);
+        CHECK(log.warned("total_size is text"));
     }
     {
         write_index(folder, "3", R"({"a": "model-1.safetensors", "c": "model-2.safetensors"})");
-        const CaughtWarnings warnings;
+        const test::CaughtLog log;
         const SafetensorsFolder model(folder.path());
         CHECK(model.find("b") == nullptr);
-        CHECK(warnings.text().find(
-                  "1 tensors of the shards are not listed there and are not read: \"b\"") !=
-              std::string::npos);
+        CHECK(log.warned("1 tensors of the shards are not listed there and are not read: \"b\""));
     }
     {
         write_safetensors(folder / "model.safetensors", {source_of("x", DType::U8, {1}, "x")});
-        const CaughtWarnings warnings;
+        const test::CaughtLog log;
         const SafetensorsFolder model(folder.path());
         CHECK(model.names() == std::vector<std::string>{"x"});
-        CHECK(warnings.text().find("there is also an index") != std::string::npos);
+        CHECK(log.warned("there is also an index"));
     }
 }
 

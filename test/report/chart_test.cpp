@@ -24,20 +24,20 @@ TEST_SUITE_BEGIN("report.chart");
 
 TEST_CASE("a falling curve falls, with labels of both axes") {
     std::vector<ChartPoint> points;
-    for (int i = 0; i < 25; ++i) {
-        points.push_back({100.0 + i, 5.0 - i / 6.0});
+    for (int i = 0; i < 27; ++i) {
+        points.push_back({100.0 + i, 5.0 - i / 6.5});
     }
     const ChartOptions options{
-        .width = 31, .height = 5, .title = "loss", .x_label = "step", .box_lines = false};
+        .width = 30, .height = 5, .title = "loss", .x_label = "step", .box_lines = false};
     CHECK(draw_chart(points, options) == Lines{
                                              "loss",
-                                             "5.00 +****",
-                                             "     |   *******",
-                                             "3.00 +         *******",
-                                             "     |               *******",
-                                             "1.00 +                     ****",
-                                             "     +-------------------------",
-                                             "      100.00     step    124.00",
+                                             "5 +****",
+                                             "  |   *******",
+                                             "3 +         *******",
+                                             "  |               *******",
+                                             "1 +                     ****",
+                                             "  +-------------------------",
+                                             "   100       step        124",
                                          });
 }
 
@@ -65,7 +65,7 @@ TEST_CASE("any points give a chart of the asked size") {
         {{1, 2}, {1, 3}},
         {{1, 2}, {2, 2}, {3, 2}},
         {{3, 1}, {1, 3}, {2, 2}},
-        {{0, -1e300}, {1, 1e300}},
+        {{0, -1e300}, {1, 1e300}, {2, 1.7e308}, {3, -1.7e308}},
         {{0, 1e-12}, {1e12, 2e-12}},
         {{0, -5}, {1000000, 0.25}},
         {{0, 1}, {1, kNan}, {2, kInf}, {kNan, 1}, {3, 2}},
@@ -82,7 +82,7 @@ TEST_CASE("any points give a chart of the asked size") {
                                                 .title = {},
                                                 .x_label = {},
                                                 .box_lines = true});
-                const bool has_note = std::isnan(points.back().x) || points.size() == 5;
+                const bool has_note = points.size() >= 4;
                 CHECK(lines.size() ==
                       static_cast<std::size_t>(std::max(height, 3)) + 2 + (has_note ? 1 : 0));
                 for (std::size_t i = 0; i + (has_note ? 1 : 0) < lines.size(); ++i) {
@@ -93,7 +93,7 @@ TEST_CASE("any points give a chart of the asked size") {
         }
     }
     const Lines lines = draw_chart(cases[7]);
-    CHECK(lines.back() == "(3 points that are not finite left out)");
+    CHECK(lines.back() == "(3 points without a usable value left out)");
 }
 
 TEST_CASE("without points a line says so") {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "../io/caught_log.hpp"
 #include "../io/expect_error.hpp"
 #include "../io/file_size_limit.hpp"
 #include "../io/temp_folder.hpp"
 
-#include <dflash/core/log.hpp>
 #include <dflash/core/random.hpp>
 #include <dflash/report/metrics_log.hpp>
 
@@ -61,12 +61,14 @@ TEST_CASE("a resumed run keeps whole lines up to its step and nothing else") {
     };
     for (const auto& [before, after] : cases) {
         CAPTURE(before);
+        const test::CaughtLog log_lines;
         const TempFolder folder;
         const std::string path = folder / "metrics.jsonl";
         test::write_text(path, before);
         {
             MetricsLog log(path, 2);
             CHECK(test::read_text(path) == after);
+            CHECK(log_lines.others().size() == (before == after ? 0 : 1));
             log.write(step_object(3));
         }
         CHECK(test::read_text(path) == after + step_line(3));
@@ -76,6 +78,7 @@ TEST_CASE("a resumed run keeps whole lines up to its step and nothing else") {
 
 TEST_CASE("a process killed at any moment leaves whole lines and at most one torn") {
     const TempFolder folder;
+    const test::CaughtLog log_lines;
     const std::string path = folder / "metrics.jsonl";
     RandomStream random(16, Purpose::Test, 0, 0);
     std::int64_t step = 0;
@@ -112,12 +115,7 @@ TEST_CASE("a process killed at any moment leaves whole lines and at most one tor
 
 TEST_CASE("lines that a full disk refused are written later, whole and in order") {
     const TempFolder folder;
-    std::vector<std::string> warnings;
-    const LogSink former = set_log_sink([&](LogLevel level, std::string_view line) {
-        if (level == LogLevel::Warning) {
-            warnings.emplace_back(line);
-        }
-    });
+    const test::CaughtLog log_lines;
     const std::string path = folder / "metrics.jsonl";
     {
         MetricsLog log(path, 0);
@@ -126,15 +124,15 @@ TEST_CASE("lines that a full disk refused are written later, whole and in order"
             const test::FileSizeLimit limit(30);
             log.write(step_object(2));
             log.write(step_object(3));
-            CHECK(warnings.size() == 1);
-            CHECK(warnings[0].find("File too large") != std::string::npos);
+            CHECK(log_lines.warnings().size() == 1);
+            CHECK(log_lines.warnings()[0].find("File too large") != std::string::npos);
         }
         log.write(step_object(4));
-        CHECK(warnings.size() == 2);
-        CHECK(warnings[1].find("written again; 0 lines were lost") != std::string::npos);
+        CHECK(log_lines.warnings().size() == 2);
+        CHECK(log_lines.warnings()[1].find("written again; 0 lines were lost") !=
+              std::string::npos);
         log.write(step_object(5));
     }
-    set_log_sink(former);
     CHECK(test::read_text(path) ==
           step_line(1) + step_line(2) + step_line(3) + step_line(4) + step_line(5));
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "../io/caught_log.hpp"
 #include "../io/expect_error.hpp"
 #include "../io/file_size_limit.hpp"
 #include "../io/temp_folder.hpp"
 
-#include <dflash/core/log.hpp>
 #include <dflash/io/json.hpp>
 #include <dflash/report/tensorboard.hpp>
 
@@ -58,9 +58,7 @@ TEST_CASE("each start has a later file than all others") {
 
 TEST_CASE("numbers that a full disk refused are written later") {
     const TempFolder folder;
-    std::vector<std::string> warnings;
-    const LogSink former =
-        set_log_sink([&](LogLevel, std::string_view line) { warnings.emplace_back(line); });
+    const test::CaughtLog log_lines;
     TensorBoardLog log(folder.path(), 0);
     const std::string before = read_text(log.path());
     {
@@ -71,10 +69,9 @@ TEST_CASE("numbers that a full disk refused are written later") {
     }
     log.add(2, 2, {{"a", 2}});
     log.flush();
-    set_log_sink(former);
-    REQUIRE(warnings.size() == 2);
-    CHECK(warnings[0].find("File too large") != std::string::npos);
-    CHECK(warnings[1].find("written again") != std::string::npos);
+    REQUIRE(log_lines.warnings().size() == 2);
+    CHECK(log_lines.warnings()[0].find("File too large") != std::string::npos);
+    CHECK(log_lines.warnings()[1].find("written again") != std::string::npos);
     const io::Scalar one{"a", 1};
     const io::Scalar two{"a", 2};
     CHECK(read_text(log.path()) ==

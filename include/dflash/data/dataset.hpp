@@ -73,7 +73,7 @@ class Dataset {
     const DataReport& report() const;
 
     /// Tokens and loss mask of a sample, cut to max_length; `ref` holds the id only. Reads the line
-    /// again; an internal error for an id that is not usable.
+    /// again; Error{Data} if the file was changed since, so that the row is now refused.
     Sample encode(SampleId id) const;
 
     /// Tokens of a usable sample as judged (for planning), in the order of usable().

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dflash/cli/run.hpp>
 
-int main(int argc, char** argv) { return dflash::cli::run(argc, argv); }
+int main(int argc, char** argv) {
+    return dflash::cli::run(argc, argv);
+}

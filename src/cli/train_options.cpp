@@ -83,12 +83,16 @@ void TrainOptions::add_to(CLI::App& app) {
         app.add_option(alias.option, alias.value, fmt::format("{} [{}]", alias.help, alias.setting))
             ->multi_option_policy(kLast);
     }
-    app.add_option("--config", config_file, "configuration file; default ./dflash.toml if it is there")
+    app.add_option(
+           "--config", config_file, "configuration file; default ./dflash.toml if it is there")
         ->multi_option_policy(kLast);
-    app.add_option("--set", set, "KEY=VALUE: any setting, in TOML notation; may be given several times")
+    app.add_option(
+           "--set", set, "KEY=VALUE: any setting, in TOML notation; may be given several times")
         ->allow_extra_args(false);
-    app.add_option("--resume", resume, "continue the run in this folder")->multi_option_policy(kLast);
-    app.add_option("--step", step, "with --resume: from the checkpoint of this step instead of the newest")
+    app.add_option("--resume", resume, "continue the run in this folder")
+        ->multi_option_policy(kLast);
+    app.add_option(
+           "--step", step, "with --resume: from the checkpoint of this step instead of the newest")
         ->multi_option_policy(kLast);
 }
 

@@ -400,7 +400,7 @@ std::optional<std::string> foreign_name(std::string_view name) {
     }
     // Spellings of SpecForge, speculators, TorchSpec, Automodel, Model-Optimizer, AngelSlim and
     // DeepSpec.
-    static const std::unordered_map<std::string, std::string> kNames = {
+    static const std::unordered_map<std::string, std::string> our_names = {
         {"target_model_path", "--target"},
         {"target_model_name_or_path", "--target"},
         {"verifier_name_or_path", "--target"},
@@ -470,8 +470,8 @@ std::optional<std::string> foreign_name(std::string_view name) {
         {"report_to", "nothing: metrics.jsonl and TensorBoard events are always written"},
         {"attention_backend", "nothing: there is one attention implementation per device"},
     };
-    const auto found = kNames.find(key);
-    if (found == kNames.end()) {
+    const auto found = our_names.find(key);
+    if (found == our_names.end()) {
         return std::nullopt;
     }
     return found->second;

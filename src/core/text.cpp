@@ -106,7 +106,8 @@ std::string format_seconds(double seconds) {
     if (whole < 3600) {
         return fmt::format("{} min {:02} s", whole / 60, whole % 60);
     }
-    if (whole < 48 * 3600) {
+    constexpr std::int64_t kTwoDays = 172800;
+    if (whole < kTwoDays) {
         return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
     }
     return fmt::format("{} d {} h", whole / 86400, whole / 3600 % 24);

@@ -191,7 +191,9 @@ void check_report(const DataReport& report, const DatasetOptions& options) {
                         format_count(num_refused),
                         format_count(report.lines),
                         counts_by_kind(report)),
-            "A row is one JSON object a line, with messages or with prompt and response");
+            only_masked
+                ? "Raise data.max_length if the rows are long, and give answers a weight of 1"
+                : "A row is one JSON object a line, with messages or with prompt and response");
     }
     const double fraction = static_cast<double>(num_refused) / static_cast<double>(report.lines);
     if (fraction > options.max_bad_fraction) {

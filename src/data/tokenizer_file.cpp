@@ -261,7 +261,7 @@ class Reader {
                where_);
     }
 
-    // Some vocabularies lack bytes that UTF-8 never or hardly ever has (SmolLM2 lacks 18).
+    // Some vocabularies lack bytes that UTF-8 never or hardly ever has (SmolLM2 lacks 21).
     void check_missing_bytes(const io::Json& model) const {
         const int missing = parts_->model.num_missing_bytes();
         if (missing == 256) {

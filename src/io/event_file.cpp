@@ -32,7 +32,7 @@ void append_little_endian(std::string& out, Integer value) {
 }
 
 /// The parts of protobuf's wire format that events need; a key is field number << 3 | wire type.
-enum WireType : std::uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+enum class WireType : std::uint32_t { Varint = 0, Fixed64 = 1, Bytes = 2, Fixed32 = 5 };
 
 void append_varint(std::string& out, std::uint64_t value) {
     while (value >= 0x80) {
@@ -43,18 +43,18 @@ void append_varint(std::string& out, std::uint64_t value) {
 }
 
 void append_key(std::string& out, std::uint32_t field, WireType type) {
-    append_varint(out, field << 3 | type);
+    append_varint(out, field << 3 | static_cast<std::uint32_t>(type));
 }
 
 void append_bytes(std::string& out, std::uint32_t field, std::string_view bytes) {
-    append_key(out, field, kBytes);
+    append_key(out, field, WireType::Bytes);
     append_varint(out, bytes.size());
     out += bytes;
 }
 
 void append_integer(std::string& out, std::uint32_t field, std::int64_t value) {
     if (value != 0) {  // the default is not written
-        append_key(out, field, kVarint);
+        append_key(out, field, WireType::Varint);
         append_varint(out, static_cast<std::uint64_t>(value));
     }
 }
@@ -62,7 +62,7 @@ void append_integer(std::string& out, std::uint32_t field, std::int64_t value) {
 /// Fields of Event: wall_time 1, step 2, file_version 3, summary 5, session_log 7.
 std::string event_head(double wall_time_s, std::int64_t step) {
     std::string event;
-    append_key(event, 1, kFixed64);
+    append_key(event, 1, WireType::Fixed64);
     append_little_endian(event, std::bit_cast<std::uint64_t>(wall_time_s));
     append_integer(event, 2, step);
     return event;
@@ -102,7 +102,7 @@ std::string scalars_record(double wall_time_s, std::int64_t step, std::span<cons
     for (const Scalar& scalar : scalars) {
         std::string value;  // Summary.Value: tag 1, simple_value 2
         append_bytes(value, 1, scalar.tag);
-        append_key(value, 2, kFixed32);
+        append_key(value, 2, WireType::Fixed32);
         append_little_endian(value, std::bit_cast<std::uint32_t>(static_cast<float>(scalar.value)));
         append_bytes(summary, 1, value);
     }

@@ -183,7 +183,7 @@ class Writer {
     void break_line(int depth) {
         if (indent_ >= 0) {
             out_ += '\n';
-            out_.append(static_cast<std::size_t>(indent_ * depth), ' ');
+            out_.append(static_cast<std::size_t>(indent_) * static_cast<std::size_t>(depth), ' ');
         }
     }
 

@@ -101,8 +101,8 @@ void MappedFile::advise(Advice advice, std::size_t offset, std::size_t size) con
         return;
     }
     // madvise wants an address at a page boundary: the part begins at the page that holds offset.
-    static const auto kPage = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    const std::size_t start = offset / kPage * kPage;
+    static const auto page_size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const std::size_t start = offset / page_size * page_size;
     const std::size_t end = offset + std::min(size, bytes_.size() - offset);
     ::madvise(const_cast<std::byte*>(bytes_.data()) + start, end - start, system_advice(advice));
 }

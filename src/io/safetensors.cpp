@@ -179,6 +179,7 @@ class HeaderReader {
 
     DType read_dtype(std::string_view name, const Json* value) const {
         std::vector<std::string_view> names;
+        names.reserve(kDTypes.size());
         for (const DTypeInfo& info : kDTypes) {
             names.push_back(info.name);
         }
@@ -339,6 +340,7 @@ const TensorView& SafetensorsFile::at(std::string_view name) const {
         return *tensor;
     }
     std::vector<std::string> names;
+    names.reserve(tensors().size());
     for (const TensorView& tensor : tensors()) {
         names.push_back(tensor.name);
     }

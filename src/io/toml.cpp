@@ -134,6 +134,7 @@ std::vector<TomlEntry> parse_toml(std::string_view text, const std::string& path
         return a.position < b.position;
     });
     std::vector<TomlEntry> entries;
+    entries.reserve(placed.size());
     for (PlacedEntry& p : placed) {
         entries.push_back(std::move(p.entry));
     }

@@ -32,6 +32,8 @@ std::int64_t default_tile_elements(at::Device device) {
 void product(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
     if (out.scalar_type() == a.scalar_type()) {
         at::bmm_out(out, a, b);
+    } else if (out.device().is_cuda() && out.is_contiguous()) {
+        at::bmm_out(out, a, b, out.scalar_type());
     } else if (out.device().is_cuda()) {
         out.copy_(at::bmm(a, b, out.scalar_type()));
     } else {

@@ -11,6 +11,7 @@
 #include <dflash/tensor/bridge.hpp>
 #include <dflash/tensor/linear.hpp>
 #include <dflash/tensor/rms_norm.hpp>
+#include <dflash/tensor/swiglu.hpp>
 
 #include <algorithm>
 #include <c10/core/GradMode.h>
@@ -340,7 +341,7 @@ Drafter::MemoryNeed Drafter::memory_need(const DraftConfig& config,
     const at::Device device(element_size == 2 ? at::kCUDA : at::kCPU);
     const Shapes s(config, tokens, blocks, blocks * (config.block_size - 1), compute, sum);
     BufferSet buffers{at::Device(at::kMeta)};
-    const std::int64_t chunk = head_chunk_rows(s, device);
+    const std::int64_t chunk = std::min(head_chunk_limit(s, device), s.R);
     take_all(buffers, config, s, chunk);
 
     std::int64_t parameters = 0;
@@ -354,21 +355,21 @@ Drafter::MemoryNeed Drafter::memory_need(const DraftConfig& config,
         largest_weight = std::max(largest_weight, count);
     }
     const BlockAttention attention(device);
-    // Temporaries of the row operations: four of the largest they work on (norm backward), and with
-    // mixed products one weight gradient.
+    // Temporaries of the row operations: four of the largest they work on (norm backward); with
+    // mixed products one weight gradient (two weights joined) and the activation's pieces.
     const Bytes row_piece =
         std::max({s.M * s.H, s.M * s.Q * s.d, s.T * s.H, s.T * s.K * s.d}) * sum_size;
     const Bytes weight_piece = compute == sum ? 0 : 2 * largest_weight * sum_size;
+    const Bytes swiglu =
+        compute == sum ? 0 : 5 * std::min(s.M * s.I, tensor::kSwigluPiece) * sum_size;
     // Integers and weights of the row, rotary tables.
     const Bytes inputs = (s.N + 3 * s.M + 2 * s.T + 5 * s.R) * 8 + (s.M + s.T) * s.d * 4 * 2;
     MemoryNeed need;
     need.weights = parameters * (element_size + sum_size);
     need.activations = buffers.bytes() + attention.scratch_bytes(s.Q, s.d, s.B, s.N, element_size) +
-                       4 * row_piece + weight_piece + inputs;
-    need.largest_piece = std::max({buffers.largest(),
-                                   attention.largest_tile(s.Q, s.B) * sum_size,
-                                   row_piece,
-                                   weight_piece});
+                       4 * row_piece + weight_piece + swiglu + inputs;
+    need.largest_piece = std::max(
+        {buffers.largest(), attention.largest_tile(s.Q, s.B) * sum_size, row_piece, weight_piece});
     return need;
 }
 

@@ -9,9 +9,9 @@
 
 namespace dflash::model {
 
-std::int64_t head_chunk_rows(const Shapes& s, at::Device device) {
-    const std::int64_t bytes = std::int64_t{device.is_cuda() ? 256 : 32} << 20;
-    return std::clamp<std::int64_t>(bytes / (4 * s.V), 1, std::max<std::int64_t>(s.R, 1));
+std::int64_t head_chunk_limit(const Shapes& s, at::Device device) {
+    const std::int64_t bytes = device.is_cuda() ? kHeadChunkBytesCuda : kHeadChunkBytesCpu;
+    return std::max<std::int64_t>(1, bytes / (4 * s.V));
 }
 
 HeadLoss head_loss(const Shapes& s,
@@ -26,7 +26,10 @@ HeadLoss head_loss(const Shapes& s,
     result.correct_B = at::zeros({s.B}, on_device.dtype(at::kLong));
     result.argmax_R = at::empty({s.R}, on_device.dtype(at::kLong));
     result.cross_entropy_R = at::empty({s.R}, on_device.dtype(s.sum));
-    const std::int64_t chunk = head_chunk_rows(s, z_RH.device());
+    // Chunks of about one size, so that none is small.
+    const std::int64_t most = head_chunk_limit(s, z_RH.device());
+    const std::int64_t chunks = std::max<std::int64_t>(1, (s.R + most - 1) / most);
+    const std::int64_t chunk = (s.R + chunks - 1) / chunks;
     for (std::int64_t begin = 0; begin < s.R; begin += chunk) {
         const std::int64_t C = std::min(chunk, s.R - begin);
         const at::Tensor logits_CV = buffers.take("logits", {C, s.V}, s.sum);

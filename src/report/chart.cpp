@@ -143,10 +143,9 @@ std::vector<std::string> draw_chart(std::span<const ChartPoint> points,
     const Range y_range = range_of(finite, &ChartPoint::y);
     const auto height = static_cast<std::size_t>(std::max(options.height, 3));
     const std::string top = label_of(y_range.high, y_range);
-    const double middle_share =
-        static_cast<double>(height / 2) / static_cast<double>(height - 1);  // of row height / 2
-    const std::string middle =
-        label_of(y_range.high - middle_share * y_range.span(), y_range);
+    const std::size_t middle_row = height / 2;
+    const double middle_share = static_cast<double>(middle_row) / static_cast<double>(height - 1);
+    const std::string middle = label_of(y_range.high - middle_share * y_range.span(), y_range);
     const std::string bottom = label_of(y_range.low, y_range);
     const std::size_t label_width = std::max({top.size(), middle.size(), bottom.size()});
     const auto width = static_cast<std::size_t>(std::max(options.width, 30));
@@ -191,8 +190,8 @@ std::vector<std::string> draw_chart(std::span<const ChartPoint> points,
                                 columns - std::min(columns, left.size() + right.size()),
                                 right));
     if (finite.size() < points.size()) {
-        lines.push_back(
-            fmt::format("({} points without a usable value left out)", points.size() - finite.size()));
+        lines.push_back(fmt::format("({} points without a usable value left out)",
+                                    points.size() - finite.size()));
     }
     return lines;
 }

@@ -2,6 +2,8 @@
 #include <dflash/tensor/bridge.hpp>
 #include <dflash/tensor/swiglu.hpp>
 
+#include <algorithm>
+
 namespace dflash::tensor {
 
 void swiglu_out(const at::Tensor& y, const at::Tensor& gate, const at::Tensor& up) {
@@ -36,14 +38,24 @@ void swiglu_backward_out(const at::Tensor& dgate,
         dup_out.mul_(dy);
         return;
     }
-    const at::Tensor gate_sum = gate.to(sum);
-    const at::Tensor dy_sum = dy.to(sum);
-    const at::Tensor activation = at::silu(gate_sum);
-    if (y != nullptr) {
-        y->copy_(at::mul(activation, up));
+    // In pieces of rows, because each of the five temporaries in the sum dtype is as large as the
+    // piece.
+    const std::int64_t rows = gate.size(0);
+    const std::int64_t columns =
+        std::max<std::int64_t>(1, gate.numel() / std::max<std::int64_t>(rows, 1));
+    const std::int64_t piece = std::max<std::int64_t>(1, kSwigluPiece / columns);
+    for (std::int64_t begin = 0; begin < rows; begin += piece) {
+        const std::int64_t count = std::min(piece, rows - begin);
+        const auto of = [&](const at::Tensor& x) { return x.narrow(0, begin, count); };
+        const at::Tensor gate_sum = of(gate).to(sum);
+        const at::Tensor dy_sum = of(dy).to(sum);
+        const at::Tensor activation = at::silu(gate_sum);
+        if (y != nullptr) {
+            of(*y).copy_(at::mul(activation, of(up)));
+        }
+        of(dgate).copy_(at::silu_backward(at::mul(dy_sum, of(up)), gate_sum));
+        of(dup).copy_(activation.mul_(dy_sum));
     }
-    dgate.copy_(at::silu_backward(at::mul(dy_sum, up), gate_sum));
-    dup.copy_(activation.mul_(dy_sum));
 }
 
 }  // namespace dflash::tensor

@@ -220,7 +220,9 @@ void CheckpointStore::remove_leftovers() const {
             log_info("removing {}, left by a save that was interrupted", entry.path().string());
             fs::remove_all(entry.path());
         }
-        fs::remove_all(entry.path() / "state.removed");
+        if (entry.is_directory()) {
+            fs::remove_all(entry.path() / "state.removed");
+        }
     }
 }
 

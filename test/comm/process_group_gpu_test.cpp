@@ -135,7 +135,7 @@ TEST_SUITE("comm.process_group") {
             for (int round = 0; round < kRounds; ++round) {
                 const auto sum = static_cast<float>(3 + 3 * round);
                 const auto of_root = static_cast<float>(100 * (round % num_ranks));
-                const auto first = static_cast<std::size_t>(4 * round);
+                const std::size_t first = 4 * static_cast<std::size_t>(round);
                 CHECK(results[r][first] == sum);
                 CHECK(results[r][first + 1] == sum);
                 CHECK(results[r][first + 2] == of_root);

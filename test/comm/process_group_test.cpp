@@ -28,6 +28,7 @@ std::vector<std::string> run_ranks(int num_ranks,
                                    const std::function<void(int rank)>& body) {
     std::vector<std::string> thrown(static_cast<std::size_t>(num_ranks));
     std::vector<std::thread> threads;
+    threads.reserve(thrown.size());
     for (int rank = 0; rank < num_ranks; ++rank) {
         threads.emplace_back([&, rank] {
             try {

@@ -43,9 +43,9 @@ TEST_SUITE("data.anchors") {
     TEST_CASE("default_gamma: published values, and the nearest for other block sizes") {
         const std::map<std::int64_t, double> expected{
             {1, 4}, {7, 4}, {8, 4}, {9, 4}, {10, 5}, {12, 5}, {13, 5}, {14, 7}, {16, 7}, {32, 7}};
-        for (const auto& [block_size, gamma] : expected) {
-            CAPTURE(block_size);
-            CHECK(default_gamma(block_size) == gamma);
+        for (const auto& entry : expected) {
+            CAPTURE(entry.first);
+            CHECK(default_gamma(entry.first) == entry.second);
         }
     }
 
@@ -180,8 +180,9 @@ TEST_SUITE("data.anchors") {
                     CHECK(row.blocks.document[n] == static_cast<std::int32_t>(d));
                     CHECK(row.blocks.context_begin[n] == document.begin);
                     for (std::int32_t k = 0; k < rule.block_size; ++k) {
-                        const bool counts = k >= 1 && p + k < document.length &&
-                                            masks[d][static_cast<std::size_t>(p + k)] == 1;
+                        const std::int32_t target = p + k;
+                        const bool counts = k >= 1 && target < document.length &&
+                                            masks[d][static_cast<std::size_t>(target)] == 1;
                         if (!counts) {
                             continue;
                         }

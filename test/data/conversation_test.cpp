@@ -47,6 +47,7 @@ io::Json as_json(const Message& message) {
 
 io::Json as_json(const std::vector<Message>& messages) {
     std::vector<io::Json> items;
+    items.reserve(messages.size());
     for (const Message& message : messages) {
         items.push_back(as_json(message));
     }

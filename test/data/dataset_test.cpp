@@ -322,6 +322,7 @@ TEST_SUITE("data.dataset") {
         std::vector<int> right(4, 0);
         {
             std::vector<std::jthread> threads;
+            threads.reserve(right.size());
             for (int& count : right) {
                 threads.emplace_back([&dataset, &count] {
                     for (const SampleId id : dataset.usable()) {
@@ -430,7 +431,7 @@ TEST_SUITE("data.dataset") {
         Encoding encoding;
         encoding.ids = {1, 2, 3, 4, 5, 6};
         encoding.ranges = {{0, 2}, {2, 4}, {4, 4}, {4, 7}, {7, 9}, {9, 10}};
-        const auto mask = [&](std::vector<ByteRange> spans) {
+        const auto mask = [&](const std::vector<ByteRange>& spans) {
             std::string text;
             for (const std::uint8_t bit : loss_mask(encoding, spans)) {
                 text += bit != 0 ? '1' : '0';

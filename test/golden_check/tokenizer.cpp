@@ -8,8 +8,10 @@
 #include <dflash/data/tokenizer.hpp>
 #include <dflash/io/json.hpp>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
+#include <string_view>
 
 namespace dflash::golden {
 namespace {

@@ -71,6 +71,7 @@ TEST_SUITE("gpu.worker") {
         {
             Worker worker(cpu_device(0), first_error);
             std::vector<std::thread> threads;
+            threads.reserve(4);
             for (int t = 0; t < 4; ++t) {
                 threads.emplace_back([&] {
                     for (int i = 0; i < 250; ++i) {

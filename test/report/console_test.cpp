@@ -84,13 +84,13 @@ class IgnoredSigpipe : NonCopyable {
 
 /// The lines of a console.log without their times, which must all be there.
 std::string unstamped(const std::string& path) {
-    static const std::regex kLine(R"((\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) (.*))");
+    static const std::regex pattern(R"((\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) (.*))");
     std::string out;
     std::istringstream lines(test::read_text(path));
     for (std::string line; std::getline(lines, line);) {
         CAPTURE(line);
         std::smatch match;
-        REQUIRE(std::regex_match(line, match, kLine));
+        REQUIRE(std::regex_match(line, match, pattern));
         out += match[2].str() + "\n";
     }
     return out;

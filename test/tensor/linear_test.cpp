@@ -48,7 +48,7 @@ TEST_SUITE("tensor.linear") {
                 same(dx, 2 * dx64);
 
                 const at::Tensor dw = random({O, 2 * I}, dtype);
-                const at::Tensor before = dw.to(at::kDouble);
+                const at::Tensor before = dw.to(at::kDouble).clone();
                 linear_backward_weight_add(dw.narrow(1, I, I), dy, x);
                 same(dw.narrow(1, I, I),
                      before.narrow(1, I, I) + dy.to(at::kDouble).t().mm(x.to(at::kDouble)));

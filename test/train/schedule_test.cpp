@@ -2,8 +2,10 @@
 #include <dflash/core/error.hpp>
 #include <dflash/train/schedule.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
+#include <numbers>
 #include <string>
 
 namespace dflash::train {
@@ -68,9 +70,13 @@ TEST_SUITE("train.schedule") {
                     const double rate = learning_rate(s, i / 1000.0);
                     CHECK(rate >= 0);
                     CHECK(rate <= 2);
-                    // Smooth: no step of a thousandth changes the rate by more than its slope
-                    // allows.
-                    const double steepest = warmup == 0 ? 0.02 : std::max(0.02, 2.0 / warmup / 999);
+                    // Smooth: no jump between the parts. The steepest are the rise over the
+                    // warm-up, half a cosine over the rest, and the fall over wsd's last fifth.
+                    const double rise = warmup > 0 ? 2 / warmup : 0;
+                    const double cosine =
+                        warmup < 1 ? 2 * 0.75 * std::numbers::pi / 2 / (1 - warmup) : 0;
+                    const double fall = 2 * 0.75 / 0.2;
+                    const double steepest = std::max({rise, cosine, fall}) / 1000 * (1 + 1e-9);
                     CHECK(std::abs(rate - previous) <= steepest);
                     previous = rate;
                 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes test/golden/tiny-data.jsonl: 96 short conversations for configs/tiny-cpu.toml, in the shapes the program reads.
+"""Writes test/golden/tiny-data.jsonl: 96 short conversations for configs/tiny-cpu.toml, in the shapes
+the program reads.
 
 usage: tools/golden/make_tiny_data.py > test/golden/tiny-data.jsonl
 """
@@ -17,12 +18,16 @@ def rows():
         if i % 4 == 0:
             question = f"What is {a} + {b}?"
             answer = f"{a} + {b} = {a + b}. So the answer is {a + b}."
-            yield {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+            yield {"messages": [{"role": "user", "content": question},
+                                {"role": "assistant", "content": answer}]}
         elif i % 4 == 1:
             yield {"prompt": f"What does the {animal} do?", "response": f"The {animal} {sound}. It {sound} all day."}
         elif i % 4 == 2:
-            turns = [("human", f"Count from {i % 5} to {i % 5 + 6}."), ("gpt", " ".join(str(n) for n in range(i % 5, i % 5 + 7)))]
-            turns += [("human", "And back."), ("gpt", " ".join(str(n) for n in range(i % 5 + 6, i % 5 - 1, -1)))]
+            first = i % 5
+            up = " ".join(str(n) for n in range(first, first + 7))
+            down = " ".join(str(n) for n in range(first + 6, first - 1, -1))
+            turns = [("human", f"Count from {first} to {first + 6}."), ("gpt", up)]
+            turns += [("human", "And back."), ("gpt", down)]
             yield {"conversations": [{"from": who, "value": text} for who, text in turns]}
         else:
             code = f"def times_{b}(x):\n    return {b} * x\n\nprint(times_{b}({a}))  # {a * b}\n"

@@ -42,7 +42,8 @@ struct AddedToken {
 class Tokenizer {
   public:
     /// Reads a tokenizer.json. Throws Error{Config} for a file of another kind (model type,
-    /// pre-tokenizer, normalizer: what was found, what is supported).
+    /// pre-tokenizer, normalizer, split pattern: what was found, what is supported). from_file also
+    /// takes the added tokens that only a tokenizer_config.json in the same folder defines.
     static Tokenizer from_file(const std::string& path);
     static Tokenizer from_json(const io::Json& json, const std::string& where);
 
@@ -50,16 +51,19 @@ class Tokenizer {
     Tokenizer& operator=(Tokenizer&&) noexcept;
     ~Tokenizer();
 
-    /// Ids without adding special tokens. Added tokens in the text become their ids. Text must be
-    /// UTF-8.
+    /// Ids without adding special tokens. Added tokens in the text become their ids. Throws
+    /// Error{Data} for text that is not UTF-8. Time is O(n log n) in bytes for any text.
     Encoding encode(std::string_view text, bool with_ranges = false) const;
 
     /// Bytes of the tokens as text, special tokens kept; broken UTF-8 becomes U+FFFD as in HF
-    /// tokenizers.
+    /// tokenizers. Ids that no token has add nothing.
     std::string decode(std::span<const TokenId> ids) const;
 
-    std::optional<TokenId> id_of(
-        std::string_view token_content) const;  ///< added tokens first, then the vocabulary
+    /// Id of an added token by its text, else of a token of the vocabulary by its name as the file
+    /// writes it (in byte letters: a space is U+0120).
+    std::optional<TokenId> id_of(std::string_view token_content) const;
+
+    /// Rising ids.
     const std::vector<AddedToken>& added_tokens() const;
 
     /// One past the largest id.

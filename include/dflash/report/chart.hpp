@@ -22,8 +22,9 @@ struct ChartOptions {
 };
 
 /// The lines of a chart of the points (in any order). Points that fall into one column are
-/// averaged, columns without points are bridged by a straight line; points that are not finite (or beyond 1e300) are left out
-/// and counted in the last line. Without any point the chart is one line that says so.
+/// averaged, columns without points are bridged by a straight line; points that are not finite (or
+/// beyond 1e300) are left out and counted in the last line. Without any point the chart is one line
+/// that says so.
 std::vector<std::string> draw_chart(std::span<const ChartPoint> points,
                                     const ChartOptions& options = {});
 

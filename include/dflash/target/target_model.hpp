@@ -82,7 +82,8 @@ struct LoadOptions {
 /// misshapen).
 std::unique_ptr<TargetModel> load_target(const std::string& folder, const LoadOptions& options);
 
-/// Judges the checkpoint of a folder without loading it: headers, names, shapes, dtypes. Throws as load_target.
+/// Judges the checkpoint of a folder without loading it: headers, names, shapes, dtypes. Throws as
+/// load_target.
 void judge_target(const std::string& folder);
 
 /// Another replica on `device` from the tensors of a loaded one; shares memory where device and

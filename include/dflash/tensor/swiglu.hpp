@@ -3,8 +3,12 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <cstdint>
 
 namespace dflash::tensor {
+
+/// Elements that the backward of bf16 activations converts at a time (five fp32 temporaries).
+inline constexpr std::int64_t kSwigluPiece = std::int64_t{1} << 24;
 
 /// y = silu(gate) up; all of one shape and compute dtype; views allowed; y must not overlap.
 void swiglu_out(const at::Tensor& y, const at::Tensor& gate, const at::Tensor& up);

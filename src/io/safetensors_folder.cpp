@@ -158,9 +158,10 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : folder_(folder
         const std::size_t file = file_of_shard.at(shard);
         const TensorView* tensor = files_[file].find(name);
         if (tensor == nullptr) {
+            const std::string_view wanted = name;  // clang 14 captures no structured binding
             const auto holder =
                 std::find_if(files_.begin(), files_.end(), [&](const SafetensorsFile& f) {
-                    return f.find(name) != nullptr;
+                    return f.find(wanted) != nullptr;
                 });
             fail(ErrorKind::Data,
                  fmt::format(

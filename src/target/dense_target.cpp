@@ -212,13 +212,14 @@ Bytes activation_bytes(const TargetConfig& config, std::int64_t tokens, at::Scal
     const std::int64_t heads = config.num_heads + config.num_kv_heads;
     const std::int64_t per_token = 2 * config.hidden_size +
                                    (heads + config.num_kv_heads) * config.head_dim +
-                                   heads * config.head_dim + config.num_heads * config.head_dim;
+                                   heads * config.head_dim + 2 * config.num_heads * config.head_dim;
+    const auto element_size = static_cast<std::int64_t>(c10::elementSize(dtype));
     // Rotary table, tokens and positions are fp32 and int32.
-    const std::int64_t per_token_bytes =
-        per_token * static_cast<std::int64_t>(c10::elementSize(dtype)) + 4 * config.head_dim + 8;
-    const std::int64_t piece = mlp_rows(tokens, /*cuda=*/true);
-    return tokens * per_token_bytes + piece * 3 * config.intermediate_size *
-                                          static_cast<std::int64_t>(c10::elementSize(dtype));
+    const std::int64_t per_token_bytes = per_token * element_size + 4 * config.head_dim + 8;
+    // The activation is computed from two fp32 copies.
+    const std::int64_t per_inner_bytes = 3 * element_size + 2 * 4;
+    return tokens * per_token_bytes +
+           mlp_rows(tokens, /*cuda=*/true) * config.intermediate_size * per_inner_bytes;
 }
 
 }  // namespace dflash::target

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference.hpp"
 
+#include <dflash/tensor/bridge.hpp>
+
 #include <cmath>
 #include <fmt/format.h>
 #include <limits>
@@ -16,14 +18,16 @@ at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 /// [rows, heads, d] turned by positions, written with rotate_half.
 at::Tensor rotate(const at::Tensor& x, const std::vector<std::int64_t>& positions, double theta) {
     const std::int64_t d = x.size(2);
-    at::Tensor angle = at::empty({x.size(0), d}, at::kFloat);
-    for (std::int64_t r = 0; r < x.size(0); ++r) {
+    std::vector<float> angles;
+    for (const std::int64_t position : positions) {
         for (std::int64_t i = 0; i < d; ++i) {
             const double power = static_cast<double>(2 * (i % (d / 2))) / static_cast<double>(d);
             const float frequency = static_cast<float>(1.0 / std::pow(theta, power));
-            angle[r][i] = static_cast<float>(positions[static_cast<std::size_t>(r)]) * frequency;
+            angles.push_back(static_cast<float>(position) * frequency);
         }
     }
+    const at::Tensor angle =
+        tensor::upload(std::span<const float>(angles), at::kCPU).view({x.size(0), d});
     const at::Tensor cos = angle.cos().to(x.scalar_type()).unsqueeze(1);
     const at::Tensor sin = angle.sin().to(x.scalar_type()).unsqueeze(1);
     const at::Tensor half = at::cat({-x.narrow(2, d / 2, d - d / 2), x.narrow(2, 0, d / 2)}, 2);
@@ -50,20 +54,22 @@ at::Tensor visibility(std::int64_t begin,
                       std::int64_t anchor,
                       std::int64_t B,
                       const AttentionMask& mask) {
-    at::Tensor visible = at::zeros({B, anchor - begin + B}, at::kBool);
+    std::vector<std::int32_t> visible;
     for (std::int64_t slot = 0; slot < B; ++slot) {
         const std::int64_t query = anchor + slot;
         for (std::int64_t t = begin; t < anchor; ++t) {
-            visible[slot][t - begin] = mask.window == 0 || query - t < mask.window;
+            visible.push_back(mask.window == 0 || query - t < mask.window ? 1 : 0);
         }
         for (std::int64_t j = 0; j < B; ++j) {
             const std::int64_t behind = slot - j;
-            visible[slot][anchor - begin + j] =
-                !(mask.causal && behind < 0) &&
-                (mask.window == 0 || std::abs(behind) < mask.window);
+            const bool ahead_hidden = mask.causal && behind < 0;
+            const bool far = mask.window > 0 && std::abs(behind) >= mask.window;
+            visible.push_back(ahead_hidden || far ? 0 : 1);
         }
     }
-    return visible;
+    return tensor::upload(std::span<const std::int32_t>(visible), at::kCPU)
+        .view({B, -1})
+        .to(at::kBool);
 }
 
 }  // namespace

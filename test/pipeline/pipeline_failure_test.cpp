@@ -58,7 +58,8 @@ class WrongPacker final : public RowPacker {
             rows.pop_back();
         }
         if (end && rule_ == Rule::AfterEnd) {
-            rows.emplace_back().index = rows[rows.size() - 2].index + 1;
+            const std::int64_t next_row = rows.back().index + 1;
+            rows.emplace_back().index = next_row;
         }
         return rows;
     }

@@ -159,7 +159,7 @@ TEST_SUITE("target.dense_target") {
         CHECK(no_head->kind() == ErrorKind::Internal);
     }
 
-    TEST_CASE("activation_bytes: bounds the buffers and grows by token, not by its square") {
+    TEST_CASE("activation_bytes: covers the buffers and grows by token, not by its square") {
         const TargetConfig config = TargetConfig::read("test/golden/targets/T1");
         const Bytes small = activation_bytes(config, 10000, at::kFloat);
         const Bytes large = activation_bytes(config, 20000, at::kFloat);

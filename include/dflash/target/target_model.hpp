@@ -90,7 +90,8 @@ void judge_target(const std::string& folder);
 /// dtype are the same.
 std::unique_ptr<TargetModel> replicate(const TargetModel& model, at::Device device);
 
-/// Bytes of buffers that capture() keeps for rows of up to `tokens` tokens: for the planner.
+/// Upper bound of the bytes that capture() needs besides the weights for rows of up to `tokens`
+/// tokens: kept buffers and what a layer allocates for a moment. For the planner.
 Bytes activation_bytes(const TargetConfig& config, std::int64_t tokens, at::ScalarType dtype);
 
 /// Embedding and head alone, for drafters; one tensor where the target ties them.

@@ -345,21 +345,18 @@ Drafter::MemoryNeed Drafter::memory_need(const DraftConfig& config,
     take_all(buffers, config, s, chunk);
 
     std::int64_t parameters = 0;
-    std::int64_t largest_weight = 0;
     for (const WeightSpec& spec : weight_specs(config)) {
         std::int64_t count = 1;
         for (const std::int64_t size : spec.shape) {
             count *= size;
         }
         parameters += count;
-        largest_weight = std::max(largest_weight, count);
     }
     const BlockAttention attention(device);
-    // Temporaries of the row operations: four of the largest they work on (norm backward); with
-    // mixed products one weight gradient (two weights joined) and the activation's pieces.
+    // Temporaries of the row operations: four of the largest they work on (norm backward), and
+    // with mixed products the activation's pieces.
     const Bytes row_piece =
         std::max({s.M * s.H, s.M * s.Q * s.d, s.T * s.H, s.T * s.K * s.d}) * sum_size;
-    const Bytes weight_piece = compute == sum ? 0 : 2 * largest_weight * sum_size;
     const Bytes swiglu =
         compute == sum ? 0 : 5 * std::min(s.M * s.I, tensor::kSwigluPiece) * sum_size;
     // Integers and weights of the row, rotary tables.
@@ -367,9 +364,9 @@ Drafter::MemoryNeed Drafter::memory_need(const DraftConfig& config,
     MemoryNeed need;
     need.weights = parameters * (element_size + sum_size);
     need.activations = buffers.bytes() + attention.scratch_bytes(s.Q, s.d, s.B, s.N, element_size) +
-                       4 * row_piece + weight_piece + swiglu + inputs;
-    need.largest_piece = std::max(
-        {buffers.largest(), attention.largest_tile(s.Q, s.B) * sum_size, row_piece, weight_piece});
+                       4 * row_piece + swiglu + inputs;
+    need.largest_piece =
+        std::max({buffers.largest(), attention.largest_tile(s.Q, s.B) * sum_size, row_piece});
     return need;
 }
 

@@ -28,7 +28,7 @@ void product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
         }
     } else if (result.device().is_cuda()) {
         if (add) {
-            out.add_(at::mm(a, b, result.scalar_type()));
+            at::addmm_out(out, out, a, b, result.scalar_type());
         } else if (out.is_contiguous()) {
             at::mm_out(out, a, b, result.scalar_type());
         } else {

@@ -35,7 +35,7 @@ TEST_SUITE("cli.configuration") {
         std::istringstream lines(docs);
         std::size_t documented = 0;
         for (std::string line; std::getline(lines, line);) {
-            documented += line.starts_with("| `") && line.find('.') < line.find('`', 3) ? 1 : 0;
+            documented += line.starts_with("| `") && line.find('.') < line.find('`', 3) ? 1U : 0U;
         }
         CHECK(documented == settings.list().all().size());
     }

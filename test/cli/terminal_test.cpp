@@ -56,7 +56,11 @@ TEST_SUITE("process.terminal") {
         REQUIRE(process.wait_for("step      2", kSeconds));
         process.send(SIGINT);
         process.send(SIGTERM);
-        CHECK(process.wait(kSeconds) == 143);
+        // Which of two pending signals is handled first is the system's choice; the other one ends
+        // the process.
+        const int code = process.wait(kSeconds);
+        CHECK((code == 130 || code == 143));
+        CHECK_FALSE(saved(run));
         fs::remove_all(run);
     }
 

@@ -115,7 +115,7 @@ TEST_SUITE("model.memory") {
         };
 
         for (const auto& [layers, vocab_size, tokens, blocks] :
-             {Size{{LayerType::Full, LayerType::Full}, 30000, 500, 90},
+             {Size{{LayerType::Full, LayerType::Full}, 30000, 700, 150},
               Size{{LayerType::Sliding, LayerType::Full}, 60, 1500, 200}}) {
             const DraftConfig config = sized_config(layers, vocab_size);
             std::vector<std::int32_t> anchors;

@@ -14,17 +14,22 @@
 namespace dflash::pipeline {
 
 struct PipelineOptions {
-    int num_slots = 2;  ///< S: rows that exist between target and drafter; slot of row i is i mod S
-    std::int64_t window =
-        2048;             ///< samples packed together; limiter A lets two windows and END in flight
-    int num_threads = 2;  ///< size of the graph's own arena
+    /// S: rows that exist between target and drafter; slot of row i is i mod S.
+    int num_slots = 2;
+    /// Samples packed together, as the packer does it; two windows and END may be in flight.
+    std::int64_t window = 2048;
+    /// Size of the graph's own arena. One of its threads is the pipeline's, which waits for the
+    /// graph and works in it; the others are TBB's.
+    int num_threads = 2;
 };
 
 /// Time the two sides spent waiting for each other since the start, in seconds.
 struct PipelineStats {
-    double step_waited_s = 0;  ///< next() waited for a row: the target side was slower
-    double target_waited_s =
-        0;  ///< rows were packed but no slot was free: the drafter side was slower
+    /// next() waited for a row: the target side was slower.
+    double step_waited_s = 0;
+    /// Rows were packed, no slot was free and the target stood idle: the drafter side was slower.
+    /// With N replicas one idle replica counts as 1/N.
+    double target_waited_s = 0;
     std::int64_t rows_delivered = 0;
     std::int64_t samples_read = 0;
     std::int64_t samples_dropped = 0;
@@ -53,9 +58,9 @@ class Pipeline {
     /// The next row in order; empty when the data is used up. Blocks. Throws the run's first error.
     std::optional<RowLease> next();
 
-    /// Asks the source to end early (rows already in flight are dropped), waits until the graph is
-    /// idle and all leases are released. Throws the first error; Error{Internal} if an index that
-    /// was sent did not arrive.
+    /// Ends the run early: from now on no stage is called, rows in flight are dropped. Waits until
+    /// the graph is idle and all leases are released, after an error not for leases. Throws the
+    /// first error; Error{Internal} if an index that was sent did not arrive. next() is empty then.
     void stop();
 
     PipelineStats stats() const;

@@ -1,211 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dflash/comm/in_process_group.hpp>
+#include <dflash/comm/nccl_group.hpp>
 #include <dflash/comm/process_group.hpp>
 #include <dflash/core/check.hpp>
 
-#include <algorithm>
-#include <array>
-#include <exception>
-#include <utility>
+#include <set>
 
 namespace dflash::comm {
 
-namespace {
-
-const HostBuffer& as_host(const Buffer& buffer) {
-    const auto* host = dynamic_cast<const HostBuffer*>(&buffer);
-    DFLASH_CHECK(host != nullptr, "buffers of different types in one collective");
-    return *host;
-}
-
-}  // namespace
-
-void HostBuffer::sum_of(std::span<const Buffer* const> ranks,
-                        std::size_t offset,
-                        std::size_t count) {
-    // In pieces that stay in the first-level cache. Every element is added up on its own, so
-    // neither the pieces nor vector instructions change a bit.
-    constexpr std::size_t kPiece = 1024;
-    std::array<float, kPiece> sum{};
-    for (std::size_t begin = 0; begin < count; begin += kPiece) {
-        const std::size_t size = std::min(kPiece, count - begin);
-        for (std::size_t r = 0; r < ranks.size(); ++r) {
-            const float* values = as_host(*ranks[r]).values_.subspan(offset + begin, size).data();
-            if (r == 0) {
-                std::copy_n(values, size, sum.begin());
-                continue;
-            }
-            for (std::size_t i = 0; i < size; ++i) {
-                sum[i] += values[i];
-            }
-        }
-        std::copy_n(sum.begin(), size, values_.subspan(offset + begin, size).begin());
-    }
-}
-
-void HostBuffer::copy_of(const Buffer& other, std::size_t offset, std::size_t count) {
-    std::ranges::copy(as_host(other).values_.subspan(offset, count),
-                      values_.subspan(offset, count).begin());
-}
-
-ProcessGroup::ProcessGroup(int num_ranks, FirstError& first_error)
-    : num_ranks_(num_ranks),
-      first_error_(first_error),
-      arrived_(narrow<std::size_t>(num_ranks)),
-      entries_(narrow<std::size_t>(num_ranks)),
-      subscription_(first_error.on_error([this] {
-          // With the lock held nobody is between looking at FirstError and falling asleep.
-          { const std::lock_guard lock(mutex_); }
-          changed_.notify_all();
-      })) {
-    DFLASH_CHECK(num_ranks >= 1, "{} ranks", num_ranks);
-}
-
-void ProcessGroup::barrier(int rank) {
-    meet(rank, /*then_work=*/false);
-}
-
-void ProcessGroup::all_reduce(int rank, Buffer& buffer, gpu::StreamView stream) {
-    if (num_ranks_ == 1) {
-        return;
-    }
-    DFLASH_CHECK(rank >= 0 && rank < num_ranks_, "rank {} of {}", rank, num_ranks_);
-    Entry& own = entry(rank);
-    own.collective = Collective::AllReduce;
-    own.root = 0;
-    own.size = buffer.size();
-    own.buffer = &buffer;
-    own.ready.record(stream);
-
-    work_together(rank, [&] {
-        check_entries(own);
-        std::vector<const Buffer*> buffers;
-        for (const Entry& other : entries_) {
-            other.ready.wait(stream);
-            buffers.push_back(other.buffer);
-        }
-        const Part part = part_of(rank, own.size);
-        if (part.count > 0) {
-            buffer.sum_of(buffers, part.offset, part.count);
-        }
-        own.summed.record(stream);
-    });
-    work_together(rank, [&] {
-        for (int r = 0; r < num_ranks_; ++r) {
-            const Part part = part_of(r, own.size);
-            if (r != rank && part.count > 0) {
-                entry(r).summed.wait(stream);
-                buffer.copy_of(*entry(r).buffer, part.offset, part.count);
-            }
-        }
-        own.taken.record(stream);
-    });
-    meet(rank, /*then_work=*/false);
-    own.buffer = nullptr;
-    for (const Entry& other : entries_) {
-        other.taken.wait(stream);
-    }
-}
-
-void ProcessGroup::broadcast(int rank, int root, Buffer& buffer, gpu::StreamView stream) {
-    DFLASH_CHECK(rank >= 0 && rank < num_ranks_, "rank {} of {}", rank, num_ranks_);
-    DFLASH_CHECK(root >= 0 && root < num_ranks_, "root {} of {}", root, num_ranks_);
-    if (num_ranks_ == 1) {
-        return;
-    }
-    Entry& own = entry(rank);
-    own.collective = Collective::Broadcast;
-    own.root = root;
-    own.size = buffer.size();
-    own.buffer = &buffer;
-    own.ready.record(stream);
-
-    work_together(rank, [&] {
-        check_entries(own);
-        if (rank != root) {
-            entry(root).ready.wait(stream);
-            buffer.copy_of(*entry(root).buffer, 0, own.size);
-        }
-        own.taken.record(stream);
-    });
-    meet(rank, /*then_work=*/false);
-    own.buffer = nullptr;
-    if (rank == root) {
-        for (const Entry& other : entries_) {
-            other.taken.wait(stream);
+std::unique_ptr<ProcessGroup> make_process_group(const std::vector<gpu::Device>& devices,
+                                                 FirstError& first_error,
+                                                 std::chrono::milliseconds timeout) {
+    const int num_ranks = narrow<int>(devices.size());
+    std::set<int> gpus;
+    for (const gpu::Device& device : devices) {
+        if (device.is_cuda()) {
+            gpus.insert(device.ordinal);
         }
     }
-}
-
-/// The barrier. A rank that goes on to work counts as working from the moment it passes, so that a
-/// failing rank can wait until nobody reads its buffer.
-void ProcessGroup::meet(int rank, bool then_work) {
-    std::unique_lock lock(mutex_);
-    if (first_error_.failed()) {
-        fail_when_idle(lock);
+    if (num_ranks > 1 && gpus.size() == devices.size()) {
+        return std::make_unique<NcclGroup>(num_ranks, first_error, timeout);
     }
-    const auto place = static_cast<std::size_t>(rank);
-    DFLASH_CHECK(rank >= 0 && rank < num_ranks_ && !arrived_[place],
-                 "rank {} of {} is there already or does not exist",
-                 rank,
-                 num_ranks_);
-    const std::size_t generation = generation_;
-    arrived_[place] = true;
-    ++num_arrived_;
-    if (num_arrived_ == num_ranks_) {
-        arrived_.assign(arrived_.size(), false);
-        num_arrived_ = 0;
-        ++generation_;
-        changed_.notify_all();
-    } else {
-        changed_.wait(lock, [&] { return generation_ != generation || first_error_.failed(); });
-    }
-    if (first_error_.failed()) {
-        fail_when_idle(lock);
-    }
-    num_working_ += then_work ? 1 : 0;
-}
-
-/// Runs `work` between this barrier and the next one.
-void ProcessGroup::work_together(int rank, const std::function<void()>& work) {
-    meet(rank, /*then_work=*/true);
-    try {
-        work();
-    } catch (...) {
-        first_error_.store(std::current_exception());
-    }
-    std::unique_lock lock(mutex_);
-    --num_working_;
-    changed_.notify_all();
-    if (first_error_.failed()) {
-        fail_when_idle(lock);
-    }
-}
-
-/// After an error nobody begins to work any more, so this ends when the last work has.
-void ProcessGroup::fail_when_idle(std::unique_lock<std::mutex>& lock) {
-    changed_.wait(lock, [this] { return num_working_ == 0; });
-    lock.unlock();
-    std::rethrow_exception(first_error_.get());
-}
-
-void ProcessGroup::check_entries(const Entry& own) const {
-    for (const Entry& other : entries_) {
-        DFLASH_CHECK(other.buffer != nullptr && other.collective == own.collective &&
-                         other.root == own.root && other.size == own.size,
-                     "ranks in different collectives, or with buffers of {} and {} elements",
-                     own.size,
-                     other.size);
-    }
-}
-
-ProcessGroup::Part ProcessGroup::part_of(int rank, std::size_t size) const {
-    // Whole cache lines and vectors: 64 elements of 4 bytes.
-    constexpr std::size_t kAlignment = 64;
-    const auto num_ranks = static_cast<std::size_t>(num_ranks_);
-    const std::size_t each =
-        ((size + num_ranks - 1) / num_ranks + kAlignment - 1) / kAlignment * kAlignment;
-    const std::size_t begin = std::min(static_cast<std::size_t>(rank) * each, size);
-    return {.offset = begin, .count = std::min(each, size - begin)};
+    return std::make_unique<InProcessGroup>(num_ranks, first_error);
 }
 
 }  // namespace dflash::comm

@@ -8,6 +8,7 @@
 #include <dflash/core/check.hpp>
 #include <dflash/model/attention.hpp>
 #include <dflash/model/drafter.hpp>
+#include <dflash/model/tiled_attention.hpp>
 #include <dflash/tensor/bridge.hpp>
 #include <dflash/tensor/linear.hpp>
 #include <dflash/tensor/rms_norm.hpp>
@@ -66,12 +67,15 @@ void take_all(BufferSet& buffers, const DraftConfig& config, const Shapes& s, st
 struct Drafter::Buffers {
     at::Device device;
     BufferSet set;
-    BlockAttention attention;
+    std::unique_ptr<BlockAttention> attention;
     std::vector<LayerWeights> weights;
     std::vector<LayerWeights> gradients;
 
-    Buffers(const DraftConfig& config, const DraftWeights& all, at::Device on)
-        : device(on), set(on), attention(on) {
+    Buffers(const DraftConfig& config,
+            const DraftWeights& all,
+            at::Device on,
+            std::unique_ptr<BlockAttention> with)
+        : device(on), set(on), attention(std::move(with)) {
         for (std::int64_t i = 0; i < config.num_layers(); ++i) {
             weights.emplace_back(all, all.compute_flat(), i);
             gradients.emplace_back(all, all.gradient_flat(), i);
@@ -261,11 +265,12 @@ RowSums no_sums(const DraftConfig& config, at::Device device) {
 Drafter::Drafter(DraftConfig config,
                  FrozenEnds ends,
                  at::Device device,
-                 at::ScalarType compute_dtype)
+                 at::ScalarType compute_dtype,
+                 std::unique_ptr<BlockAttention> attention)
     : config_(std::move(config)),
       ends_(std::move(ends)),
       weights_(config_, device, compute_dtype),
-      buffers_(std::make_unique<Buffers>(config_, weights_, device)) {
+      buffers_(std::make_unique<Buffers>(config_, weights_, device, std::move(attention))) {
     tensor::expect_shape(ends_.embed_VH, {config_.vocab_size, config_.hidden_size}, "embedding");
     tensor::expect_shape(ends_.head_VH, {config_.vocab_size, config_.hidden_size}, "head");
     tensor::expect_dtype(ends_.embed_VH, compute_dtype, "embedding");
@@ -282,7 +287,7 @@ RowSums Drafter::forward_backward(const data::PackedRow& row,
     if (row.blocks.head_rows.empty() && trace == nullptr) {
         return no_sums(config_, b.device);
     }
-    RowPass pass(config_, ends_, weights_, b.set, b.attention, b.device, row, features_KTH);
+    RowPass pass(config_, ends_, weights_, b.set, *b.attention, b.device, row, features_KTH);
     pass.forward(b.weights, /*keep=*/true);
     const HeadInput head = pass.head_input();
     const at::Tensor dz_RH = b.set.take("dz", {pass.s.R, pass.s.H}, pass.s.sum);
@@ -310,7 +315,7 @@ RowSums Drafter::evaluate(const data::PackedRow& row,
         }
         return no_sums(config_, b.device);
     }
-    RowPass pass(config_, ends_, weights_, b.set, b.attention, b.device, row, features_KTH);
+    RowPass pass(config_, ends_, weights_, b.set, *b.attention, b.device, row, features_KTH);
     pass.forward(b.weights, /*keep=*/false);
     const HeadInput head = pass.head_input();
     const HeadLoss loss = head_loss(pass.s, head.z_RH, ends_.head_VH, pass.in, b.set, nullptr);
@@ -323,7 +328,7 @@ RowSums Drafter::evaluate(const data::PackedRow& row,
 at::Tensor Drafter::hidden(const data::PackedRow& row, const at::Tensor& features_KTH) {
     const c10::NoGradGuard no_grad;
     Buffers& b = *buffers_;
-    RowPass pass(config_, ends_, weights_, b.set, b.attention, b.device, row, features_KTH);
+    RowPass pass(config_, ends_, weights_, b.set, *b.attention, b.device, row, features_KTH);
     pass.forward(b.weights, /*keep=*/false);
     return pass.hidden();
 }
@@ -352,7 +357,7 @@ Drafter::MemoryNeed Drafter::memory_need(const DraftConfig& config,
         }
         parameters += count;
     }
-    const BlockAttention attention(device);
+    const TiledAttention attention(device);
     // Temporaries of the row operations: four of the largest they work on (norm backward), and
     // with mixed products the activation's pieces.
     const Bytes row_piece =

@@ -61,7 +61,7 @@ std::vector<KeyTile> key_tiles(const data::BlockPlan& blocks,
 TileShape tile_shape(std::int64_t tile_elements, std::int64_t num_heads, std::int64_t block_size) {
     const std::int64_t rows = num_heads * block_size;
     TileShape shape;
-    shape.keys = std::clamp(tile_elements / rows, BlockAttention::kMinKeys, kMaxKeys);
+    shape.keys = std::clamp(tile_elements / rows, TiledAttention::kMinKeys, kMaxKeys);
     shape.blocks =
         std::max<std::int64_t>(1, tile_elements / (rows * std::max(shape.keys, block_size)));
     return shape;

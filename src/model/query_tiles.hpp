@@ -3,7 +3,7 @@
 // runs of its context keys. Anchors rise, so the blocks that see a key tile are consecutive.
 #pragma once
 
-#include <dflash/model/attention.hpp>
+#include <dflash/model/tiled_attention.hpp>
 
 #include <cstdint>
 #include <vector>

@@ -141,6 +141,7 @@ void DeliverRow::operator()(const RowPtr& row, RowGateway& gateway) {
             row->index == next_row_, "row {} reached the step, expected {}", row->index, next_row_);
         ++next_row_;
         ++run_.arrivals.rows_at_step;
+        run_.tokens_captured += row->num_tokens();
         if (row->end) {
             ready_.end();
         }

@@ -33,6 +33,7 @@ struct RunState : NonCopyable {
     std::atomic<bool> ending = false;            ///< stop() was called
     std::atomic<std::int64_t> samples_read = 0;  ///< without END
     std::atomic<std::int64_t> samples_dropped = 0;
+    std::atomic<std::int64_t> tokens_captured = 0;
     Arrivals arrivals;
 
     /// Whether bodies pass messages on without calling their stage.

@@ -155,6 +155,7 @@ PipelineStats Pipeline::Graph::stats() const {
     return {.step_waited_s = ready_.pop_waited_s(),
             .target_waited_s = slots_.target_waited_s(),
             .rows_delivered = ready_.num_popped(),
+            .tokens_captured = run_.tokens_captured,
             .samples_read = run_.samples_read,
             .samples_dropped = run_.samples_dropped};
 }

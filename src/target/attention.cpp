@@ -12,54 +12,54 @@
 namespace dflash::target {
 namespace {
 
-// [tokens, heads, d] -> [1, heads, tokens, d], a view.
-at::Tensor as_batch(const at::Tensor& x_Tnd, std::int64_t begin, std::int64_t count) {
-    return x_Tnd.narrow(0, begin, count).transpose(0, 1).unsqueeze(0);
+// [tokens, heads, D] -> [1, heads, tokens, D], a view.
+at::Tensor as_batch(const at::Tensor& x_TND, std::int64_t begin, std::int64_t count) {
+    return x_TND.narrow(0, begin, count).transpose(0, 1).unsqueeze(0);
 }
 
 // One document on the CPU. The kernel reads grouped key heads in place; its result is laid out
-// [tokens, heads, d].
-void attend_on_cpu(const at::Tensor& out_Tqd,
-                   const at::Tensor& q_Tqd,
-                   const at::Tensor& k_Tkd,
-                   const at::Tensor& v_Tkd,
+// [tokens, heads, D].
+void attend_on_cpu(const at::Tensor& out_TND,
+                   const at::Tensor& q_TND,
+                   const at::Tensor& k_TGD,
+                   const at::Tensor& v_TGD,
                    std::int64_t begin,
                    std::int64_t count,
                    double scale) {
     const auto [out, logsumexp] =
-        at::_scaled_dot_product_flash_attention_for_cpu(as_batch(q_Tqd, begin, count),
-                                                        as_batch(k_Tkd, begin, count),
-                                                        as_batch(v_Tkd, begin, count),
+        at::_scaled_dot_product_flash_attention_for_cpu(as_batch(q_TND, begin, count),
+                                                        as_batch(k_TGD, begin, count),
+                                                        as_batch(v_TGD, begin, count),
                                                         /*dropout_p=*/0.0,
                                                         /*is_causal=*/true,
                                                         /*attn_mask=*/{},
                                                         scale);
-    as_batch(out_Tqd, begin, count).copy_(out);
+    as_batch(out_TND, begin, count).copy_(out);
 }
 
 // One document in fp32 on CUDA, where the flash kernels take half types only. This kernel has no
 // grouped heads: k and v of the document are repeated.
-void attend_on_cuda_fp32(const at::Tensor& out_Tqd,
-                         const at::Tensor& q_Tqd,
-                         const at::Tensor& k_Tkd,
-                         const at::Tensor& v_Tkd,
+void attend_on_cuda_fp32(const at::Tensor& out_TND,
+                         const at::Tensor& q_TND,
+                         const at::Tensor& k_TGD,
+                         const at::Tensor& v_TGD,
                          std::int64_t begin,
                          std::int64_t count,
                          double scale) {
-    const std::int64_t group = div_exact(q_Tqd.size(1), k_Tkd.size(1));
-    const auto repeated = [&](const at::Tensor& x_Tkd) {
-        return as_batch(x_Tkd.narrow(0, begin, count).repeat_interleave(group, 1), 0, count);
+    const std::int64_t group = div_exact(q_TND.size(1), k_TGD.size(1));
+    const auto repeated = [&](const at::Tensor& x_TGD) {
+        return as_batch(x_TGD.narrow(0, begin, count).repeat_interleave(group, 1), 0, count);
     };
     const at::Tensor out =
-        std::get<0>(at::_scaled_dot_product_efficient_attention(as_batch(q_Tqd, begin, count),
-                                                                repeated(k_Tkd),
-                                                                repeated(v_Tkd),
+        std::get<0>(at::_scaled_dot_product_efficient_attention(as_batch(q_TND, begin, count),
+                                                                repeated(k_TGD),
+                                                                repeated(v_TGD),
                                                                 /*attn_bias=*/{},
                                                                 /*compute_log_sumexp=*/false,
                                                                 /*dropout_p=*/0.0,
                                                                 /*is_causal=*/true,
                                                                 scale));
-    as_batch(out_Tqd, begin, count).copy_(out);
+    as_batch(out_TND, begin, count).copy_(out);
 }
 
 }  // namespace
@@ -79,17 +79,17 @@ PackedLayout::PackedLayout(std::span<const std::int32_t> starts, at::Device devi
     }
 }
 
-void packed_causal_attention(const at::Tensor& out_Tqd,
-                             const at::Tensor& q_Tqd,
-                             const at::Tensor& k_Tkd,
-                             const at::Tensor& v_Tkd,
+void packed_causal_attention(const at::Tensor& out_TND,
+                             const at::Tensor& q_TND,
+                             const at::Tensor& k_TGD,
+                             const at::Tensor& v_TGD,
                              const PackedLayout& layout) {
-    const double scale = 1.0 / std::sqrt(static_cast<double>(q_Tqd.size(2)));
-    if (q_Tqd.is_cuda() && q_Tqd.scalar_type() != at::kFloat) {
+    const double scale = 1.0 / std::sqrt(static_cast<double>(q_TND.size(2)));
+    if (q_TND.is_cuda() && q_TND.scalar_type() != at::kFloat) {
         // All documents in one launch.
-        const at::Tensor out = std::get<0>(at::_flash_attention_forward(q_Tqd,
-                                                                        k_Tkd,
-                                                                        v_Tkd,
+        const at::Tensor out = std::get<0>(at::_flash_attention_forward(q_TND,
+                                                                        k_TGD,
+                                                                        v_TGD,
                                                                         layout.device_starts(),
                                                                         layout.device_starts(),
                                                                         layout.longest(),
@@ -98,7 +98,7 @@ void packed_causal_attention(const at::Tensor& out_Tqd,
                                                                         /*is_causal=*/true,
                                                                         /*return_debug_mask=*/false,
                                                                         scale));
-        out_Tqd.copy_(out);
+        out_TND.copy_(out);
         return;
     }
     const std::span<const std::int32_t> starts = layout.starts();
@@ -108,10 +108,10 @@ void packed_causal_attention(const at::Tensor& out_Tqd,
         if (count == 0) {
             continue;
         }
-        if (q_Tqd.is_cuda()) {
-            attend_on_cuda_fp32(out_Tqd, q_Tqd, k_Tkd, v_Tkd, begin, count, scale);
+        if (q_TND.is_cuda()) {
+            attend_on_cuda_fp32(out_TND, q_TND, k_TGD, v_TGD, begin, count, scale);
         } else {
-            attend_on_cpu(out_Tqd, q_Tqd, k_Tkd, v_Tkd, begin, count, scale);
+            attend_on_cpu(out_TND, q_TND, k_TGD, v_TGD, begin, count, scale);
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal attention of a packed row: a token sees the tokens of its own document up to itself.
 //
-// T tokens, n_q query heads, n_k key/value heads, d head size.
+// T tokens, N query heads, G key/value heads, D head size.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -29,16 +29,16 @@ class PackedLayout {
     std::int64_t longest_ = 0;
 };
 
-/// out = softmax(q k^T / sqrt(d)) v within each document, exact, in fp32 inside. Query head h reads
-/// key head h / (n_q / n_k). q, k, v may be views whose heads and columns lie one after another.
+/// out = softmax(q k^T / sqrt(D)) v within each document, exact, in fp32 inside. Query head h reads
+/// key head h / (N / G). q, k, v may be views whose heads and columns lie one after another.
 ///
 /// Memory beyond the arguments: one document's output and tiles of at most 256 x 512 scores per
 /// thread on the CPU; on CUDA the output (half types), or one document's k and v repeated for
 /// all query heads (fp32).
-void packed_causal_attention(const at::Tensor& out_Tqd,
-                             const at::Tensor& q_Tqd,
-                             const at::Tensor& k_Tkd,
-                             const at::Tensor& v_Tkd,
+void packed_causal_attention(const at::Tensor& out_TND,
+                             const at::Tensor& q_TND,
+                             const at::Tensor& k_TGD,
+                             const at::Tensor& v_TGD,
                              const PackedLayout& layout);
 
 }  // namespace dflash::target

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Legend: T tokens of the row, C rows of a piece of the MLP, H hidden size, n heads, d head size,
-// Q = query heads x d, K = key heads x d, I inner size, V vocabulary.
+// Legend: T tokens of the row, C rows of a piece of the MLP, H hidden size, N heads, D head size,
+// Q = query heads x D, K = key heads x D, I inner size, V vocabulary.
 #include "dense_target.hpp"
 
 #include <dflash/core/check.hpp>
@@ -61,7 +61,7 @@ void DenseTarget::reserve(std::int64_t tokens) {
         .residual_TH = at::empty({tokens, config_.hidden_size}, options),
         .normed_TH = at::empty({tokens, config_.hidden_size}, options),
         .qkv_TQKK = at::empty({tokens, q_columns + 2 * k_columns}, options),
-        .qk_Tnd = at::empty({tokens, config_.num_heads + config_.num_kv_heads, config_.head_dim},
+        .qk_TND = at::empty({tokens, config_.num_heads + config_.num_kv_heads, config_.head_dim},
                             options),
         .mixed_TQ = at::empty({tokens, q_columns}, options),
         .gate_up_CII = at::empty({piece, 2 * config_.intermediate_size}, options),
@@ -127,31 +127,31 @@ void DenseTarget::attention_block(const DenseLayerWeights& layer,
     tensor::rms_norm_out(normed_TH, residual_TH, layer.input_norm_H, config_.rms_norm_eps);
     tensor::linear_out(qkv_TQKK, normed_TH, layer.qkv_QKKH);
 
-    const at::Tensor qkv_Tnd = qkv_TQKK.view({tokens, num_q + 2 * num_k, config_.head_dim});
-    const at::Tensor projected_Tnd = qkv_Tnd.narrow(1, 0, num_q + num_k);
-    const at::Tensor scratch_Tnd = buffers_.qk_Tnd.narrow(0, 0, tokens);
-    at::Tensor turned_Tnd;
+    const at::Tensor qkv_TND = qkv_TQKK.view({tokens, num_q + 2 * num_k, config_.head_dim});
+    const at::Tensor projected_TND = qkv_TND.narrow(1, 0, num_q + num_k);
+    const at::Tensor scratch_TND = buffers_.qk_TND.narrow(0, 0, tokens);
+    at::Tensor turned_TND;
     if (config_.family == Family::Qwen3) {
-        tensor::rms_norm_out(scratch_Tnd.narrow(1, 0, num_q),
-                             projected_Tnd.narrow(1, 0, num_q),
-                             layer.q_norm_d,
+        tensor::rms_norm_out(scratch_TND.narrow(1, 0, num_q),
+                             projected_TND.narrow(1, 0, num_q),
+                             layer.q_norm_D,
                              config_.rms_norm_eps);
-        tensor::rms_norm_out(scratch_Tnd.narrow(1, num_q, num_k),
-                             projected_Tnd.narrow(1, num_q, num_k),
-                             layer.k_norm_d,
+        tensor::rms_norm_out(scratch_TND.narrow(1, num_q, num_k),
+                             projected_TND.narrow(1, num_q, num_k),
+                             layer.k_norm_D,
                              config_.rms_norm_eps);
-        tensor::rotary_out(projected_Tnd, scratch_Tnd, rotary);
-        turned_Tnd = projected_Tnd;
+        tensor::rotary_out(projected_TND, scratch_TND, rotary);
+        turned_TND = projected_TND;
     } else {
-        tensor::rotary_out(scratch_Tnd, projected_Tnd, rotary);
-        turned_Tnd = scratch_Tnd;
+        tensor::rotary_out(scratch_TND, projected_TND, rotary);
+        turned_TND = scratch_TND;
     }
 
     const at::Tensor mixed_TQ = buffers_.mixed_TQ.narrow(0, 0, tokens);
     packed_causal_attention(mixed_TQ.view({tokens, num_q, config_.head_dim}),
-                            turned_Tnd.narrow(1, 0, num_q),
-                            turned_Tnd.narrow(1, num_q, num_k),
-                            qkv_Tnd.narrow(1, num_q + num_k, num_k),
+                            turned_TND.narrow(1, 0, num_q),
+                            turned_TND.narrow(1, num_q, num_k),
+                            qkv_TND.narrow(1, num_q + num_k, num_k),
                             layout);
     tensor::linear_add(residual_TH, mixed_TQ, layer.out_HQ);
 }
@@ -217,7 +217,7 @@ Bytes activation_bytes(const TargetConfig& config, std::int64_t tokens, at::Scal
     // Rotary table, tokens and positions are fp32 and int32.
     const std::int64_t per_token_bytes = per_token * element_size + 4 * config.head_dim + 8;
     // The activation is computed from two fp32 copies.
-    const std::int64_t per_inner_bytes = 3 * element_size + 2 * 4;
+    const std::int64_t per_inner_bytes = 3 * element_size + 8;
     return tokens * per_token_bytes +
            mlp_rows(tokens, /*cuda=*/true) * config.intermediate_size * per_inner_bytes;
 }

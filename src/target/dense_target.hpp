@@ -40,7 +40,7 @@ class DenseTarget final : public TargetModel {
         at::Tensor residual_TH;
         at::Tensor normed_TH;
         at::Tensor qkv_TQKK;
-        at::Tensor qk_Tnd;    ///< heads of q, then of k
+        at::Tensor qk_TND;    ///< heads of q, then of k
         at::Tensor mixed_TQ;  ///< result of attention
         at::Tensor gate_up_CII;
         at::Tensor inner_CI;

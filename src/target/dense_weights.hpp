@@ -2,7 +2,7 @@
 // Weights of a dense decoder (Llama, Qwen3) on one device. Matrices that read the same input are
 // stored as one: fewer and larger products.
 //
-// H hidden size, Q = query heads x head size, K = key heads x head size, d head size, I inner size,
+// H hidden size, Q = query heads x head size, K = key heads x head size, D head size, I inner size,
 // V vocabulary.
 #pragma once
 
@@ -20,8 +20,8 @@ namespace dflash::target {
 struct DenseLayerWeights {
     at::Tensor input_norm_H;
     at::Tensor qkv_QKKH;  ///< [Q + K + K, H]: rows of q, k, v
-    at::Tensor q_norm_d;  ///< Qwen3 only
-    at::Tensor k_norm_d;  ///< Qwen3 only
+    at::Tensor q_norm_D;  ///< Qwen3 only
+    at::Tensor k_norm_D;  ///< Qwen3 only
     at::Tensor out_HQ;
     at::Tensor mlp_norm_H;
     at::Tensor gate_up_IIH;  ///< [I + I, H]: rows of gate, up

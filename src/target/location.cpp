@@ -134,6 +134,7 @@ TargetLocation describe_folder(const std::string& folder) {
 
 [[noreturn]] void fail_not_found(const std::string& id, const std::vector<fs::path>& roots) {
     std::vector<std::string> places;
+    places.reserve(roots.size());
     for (const fs::path& root : roots) {
         places.push_back(root.string());
     }

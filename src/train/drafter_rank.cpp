@@ -2,6 +2,7 @@
 #include "tensor_buffer.hpp"
 
 #include <dflash/core/check.hpp>
+#include <dflash/model/tiled_attention.hpp>
 #include <dflash/tensor/bridge.hpp>
 #include <dflash/train/drafter_rank.hpp>
 #include <dflash/train/torch_worker.hpp>
@@ -18,8 +19,11 @@ void DrafterRank::build(const model::DraftConfig& config,
                         const AdamWOptions& options,
                         const at::Tensor& flat_fp32) {
     const at::Device device = tensor::torch_device(worker_.device());
-    drafter_ = std::make_unique<model::Drafter>(
-        config, std::move(ends), device, compute_dtype(worker_.device()));
+    drafter_ = std::make_unique<model::Drafter>(config,
+                                                std::move(ends),
+                                                device,
+                                                compute_dtype(worker_.device()),
+                                                std::make_unique<model::TiledAttention>(device));
     optimizer_ = std::make_unique<AdamW>(drafter_->weights(), options);
     optimizer_->set_master(flat_fp32);
     loss_sum_ = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));

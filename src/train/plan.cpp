@@ -3,7 +3,9 @@
 #include <dflash/core/error.hpp>
 #include <dflash/core/text.hpp>
 #include <dflash/model/drafter.hpp>
+#include <dflash/target/target_model.hpp>
 #include <dflash/train/plan.hpp>
+#include <dflash/train/torch_worker.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -91,15 +93,6 @@ std::int64_t num_draft_parameters(const model::DraftConfig& draft) {
     return total;
 }
 
-// Work of the target's forward that lives at once: residual, norm, q, k, v, attention output, the
-// two MLP halves.
-Bytes target_activations(const target::TargetConfig& t, std::int64_t tokens, Bytes element) {
-    const std::int64_t per_token = 4 * t.hidden_size +
-                                   2 * (t.num_heads + 2 * t.num_kv_heads) * t.head_dim +
-                                   3 * t.intermediate_size;
-    return tokens * per_token * element;
-}
-
 // fp32 peak of a core with 256-bit vectors, bf16 dense peak of an H200: only for a first guess of
 // the time.
 double peak_flops(const gpu::Device& device) {
@@ -121,7 +114,16 @@ DevicePlan plan_device(const PlanInput& in, const RunPlan& plan, const gpu::Devi
         const Bytes embedding = in.target.vocab_size * in.target.hidden_size * element;
         result.target_weights =
             in.target.num_parameters(last_tap + 1, /*with_ends=*/false) * element + embedding;
-        result.activations += target_activations(in.target, plan.max_row_tokens, element);
+        result.activations +=
+            target::activation_bytes(in.target, plan.max_row_tokens, compute_dtype(device));
+        const auto is_elsewhere = [&](int drafter) {
+            const gpu::Device& other = in.devices[static_cast<std::size_t>(drafter)];
+            return device.is_cuda() && other.ordinal != device.ordinal;
+        };
+        if (std::any_of(plan.roles.drafters.begin(), plan.roles.drafters.end(), is_elsewhere)) {
+            result.activations +=
+                in.draft.num_features() * plan.max_row_tokens * in.target.hidden_size * element;
+        }
     }
     if (result.has_drafter) {
         const auto need = model::Drafter::memory_need(

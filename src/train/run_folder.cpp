@@ -13,24 +13,38 @@
 namespace dflash::train {
 namespace fs = std::filesystem;
 
-std::string new_run_folder(const RunSettings& settings, const std::string& target_name) {
-    const std::time_t now = std::time(nullptr);
-    const std::string folder =
-        settings.output.empty()
-            ? fmt::format("runs/{}-{:%Y%m%d-%H%M}", target_name, *std::localtime(&now))
-            : settings.output;
+namespace {
+
+/// There, and not an empty folder.
+bool in_use(const std::string& folder) {
     std::error_code ignored;
-    if (fs::exists(folder, ignored) &&
-        !(fs::is_directory(folder, ignored) && fs::is_empty(folder, ignored))) {
+    return fs::exists(folder, ignored) &&
+           !(fs::is_directory(folder, ignored) && fs::is_empty(folder, ignored));
+}
+
+}  // namespace
+
+std::string new_run_folder(const RunSettings& settings, const std::string& target_name) {
+    if (settings.output.empty()) {
+        const std::time_t now = std::time(nullptr);
+        const std::string name =
+            fmt::format("runs/{}-{:%Y%m%d-%H%M}", target_name, *std::localtime(&now));
+        std::string folder = name;
+        for (int n = 2; in_use(folder); ++n) {
+            folder = fmt::format("{}-{}", name, n);
+        }
+        return folder;
+    }
+    if (in_use(settings.output)) {
         throw Error(
             ErrorKind::Config,
             {.what = "the output folder is there and not empty",
-             .where = folder,
+             .where = settings.output,
              .cause = {},
              .hint = fmt::format("Continue that run with --resume {}, or choose another --output",
-                                 folder)});
+                                 settings.output)});
     }
-    return folder;
+    return settings.output;
 }
 
 void create_run_folder(const std::string& folder) {

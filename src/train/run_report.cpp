@@ -7,6 +7,7 @@
 #include <dflash/report/console.hpp>
 #include <dflash/train/run_report.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -35,6 +36,30 @@ std::string percent_row(const std::vector<double>& shares) {
     return row;
 }
 
+/// Speeds, and the shares of time in which a side waited, between two moments of a run.
+struct Rates {
+    double drafter_tokens_per_s = 0;
+    double target_tokens_per_s = 0;
+    double drafter_waited = 0;
+    double target_waited = 0;
+};
+
+/// Zeros where there is no moment before.
+Rates rates_between(const std::optional<Moment>& before, const Moment& now) {
+    const double seconds = before ? now.progress.trained_s - before->progress.trained_s : 0;
+    if (seconds <= 0) {
+        return {};
+    }
+    const auto rate = [&](std::int64_t tokens) { return static_cast<double>(tokens) / seconds; };
+    const auto share = [&](double waited_s) { return std::clamp(waited_s / seconds, 0.0, 1.0); };
+    return {
+        .drafter_tokens_per_s = rate(now.progress.tokens - before->progress.tokens),
+        .target_tokens_per_s =
+            rate(now.pipeline.tokens_captured - before->pipeline.tokens_captured),
+        .drafter_waited = share(now.pipeline.step_waited_s - before->pipeline.step_waited_s),
+        .target_waited = share(now.pipeline.target_waited_s - before->pipeline.target_waited_s)};
+}
+
 void require_finite(double value, const char* what, const Progress& progress) {
     if (!std::isfinite(value)) {
         throw Error(
@@ -60,47 +85,44 @@ void RunReport::step(const Progress& progress,
                      double learning_rate,
                      const pipeline::PipelineStats& pipeline,
                      double fraction_done) {
-    // Rates over the time since the step before; the first step has none to compare with.
-    const double seconds = last_progress_ ? progress.trained_s - last_progress_->trained_s : 0;
-    const auto share = [&](double waited_s) {
-        return seconds > 0 ? std::clamp(waited_s / seconds, 0.0, 1.0) : 0;
-    };
-    const double drafter_waited = share(pipeline.step_waited_s - last_pipeline_.step_waited_s);
-    const double target_waited = share(pipeline.target_waited_s - last_pipeline_.target_waited_s);
-    const double tokens_per_s = seconds > 0 ? static_cast<double>(step.tokens) / seconds : 0;
-
-    metrics_.write(io::Json::object({{"kind", io::Json::string("step")},
-                                     {"step", io::Json::integer(progress.step)},
-                                     {"epoch", io::Json::integer(progress.cursor.epoch)},
-                                     {"rows", io::Json::integer(progress.rows)},
-                                     {"samples", io::Json::integer(progress.samples)},
-                                     {"tokens", io::Json::integer(progress.tokens)},
-                                     {"labels", io::Json::integer(step.labels)},
-                                     {"loss", io::Json::number(step.loss)},
-                                     {"accuracy", io::Json::number(step.accuracy)},
-                                     {"lr", io::Json::number(learning_rate)},
-                                     {"grad_norm", io::Json::number(step.gradient_norm)},
-                                     {"seconds", io::Json::number(progress.trained_s)},
-                                     {"tokens_per_s", io::Json::number(tokens_per_s)},
-                                     {"drafter_waited", io::Json::number(drafter_waited)},
-                                     {"target_waited", io::Json::number(target_waited)},
-                                     {"fraction_done", io::Json::number(fraction_done)}}));
+    const Moment now{progress, pipeline};
+    const Rates rates = rates_between(last_step_, now);
+    metrics_.write(
+        io::Json::object({{"kind", io::Json::string("step")},
+                          {"step", io::Json::integer(progress.step)},
+                          {"epoch", io::Json::integer(progress.cursor.epoch)},
+                          {"rows", io::Json::integer(progress.rows)},
+                          {"samples", io::Json::integer(progress.samples)},
+                          {"tokens", io::Json::integer(progress.tokens)},
+                          {"labels", io::Json::integer(step.labels)},
+                          {"loss", io::Json::number(step.loss)},
+                          {"accuracy", io::Json::number(step.accuracy)},
+                          {"lr", io::Json::number(learning_rate)},
+                          {"grad_norm", io::Json::number(step.gradient_norm)},
+                          {"seconds", io::Json::number(progress.trained_s)},
+                          {"drafter_tokens_per_s", io::Json::number(rates.drafter_tokens_per_s)},
+                          {"target_tokens_per_s", io::Json::number(rates.target_tokens_per_s)},
+                          {"drafter_waited", io::Json::number(rates.drafter_waited)},
+                          {"target_waited", io::Json::number(rates.target_waited)},
+                          {"fraction_done", io::Json::number(fraction_done)}}));
     tensorboard_.add(progress.step,
                      wall_time_s(),
                      {{"train/loss", step.loss},
                       {"train/accuracy", step.accuracy},
                       {"train/lr", learning_rate},
                       {"train/grad_norm", step.gradient_norm},
-                      {"speed/tokens_per_s", tokens_per_s},
-                      {"speed/drafter_waited", drafter_waited},
-                      {"speed/target_waited", target_waited}});
+                      {"speed/drafter_tokens_per_s", rates.drafter_tokens_per_s},
+                      {"speed/target_tokens_per_s", rates.target_tokens_per_s},
+                      {"speed/drafter_waited", rates.drafter_waited},
+                      {"speed/target_waited", rates.target_waited}});
     loss_curve_.emplace_back(static_cast<double>(progress.step), step.loss);
-    last_progress_ = progress;
-    last_pipeline_ = pipeline;
+    last_step_ = now;
 
-    const auto now = std::chrono::steady_clock::now();
-    if (!last_line_ || std::chrono::duration<double>(now - *last_line_).count() >=
-                           settings_.report.every.seconds) {
+    const auto time = std::chrono::steady_clock::now();
+    if (!last_line_at_ || std::chrono::duration<double>(time - *last_line_at_).count() >=
+                              settings_.report.every.seconds) {
+        const Rates since_line = rates_between(last_line_, now);
+        last_line_at_ = time;
         last_line_ = now;
         const double left_s =
             fraction_done > 0 ? progress.trained_s * (1 - fraction_done) / fraction_done : NAN;
@@ -113,9 +135,9 @@ void RunReport::step(const Progress& progress,
             step.loss,
             100 * step.accuracy,
             learning_rate,
-            format_count(static_cast<std::int64_t>(tokens_per_s)),
-            100 * drafter_waited,
-            100 * target_waited,
+            format_count(static_cast<std::int64_t>(since_line.drafter_tokens_per_s)),
+            100 * since_line.drafter_waited,
+            100 * since_line.target_waited,
             format_seconds(left_s));
     }
     require_finite(step.loss, "loss", progress);

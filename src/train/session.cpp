@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <dflash/comm/process_group.hpp>
+#include <dflash/comm/nccl_group.hpp>
 #include <dflash/core/check.hpp>
 #include <dflash/core/error.hpp>
 #include <dflash/core/log.hpp>
@@ -23,6 +23,9 @@
 
 namespace dflash::train {
 namespace {
+
+/// Of a collective between drafters: longer than any step, shorter than anybody's patience.
+constexpr std::chrono::minutes kCollectiveTimeout(5);
 
 /// Everything of a run that lives while it trains. Members are in the order of their making; the
 /// pipeline goes first, then the workers join, and only then is anything freed that their tasks
@@ -62,6 +65,7 @@ class Session : NonCopyable {
 Session::Session(PreparedRun run, const TrainRequest& request, std::optional<Checkpoint> checkpoint)
     : run_(std::move(run)), settings_(request.settings), checkpoint_(std::move(checkpoint)) {
     set_up_torch_process();
+    comm::set_nccl_defaults();
     start_workers();
     load_targets();
     build_drafters();
@@ -133,7 +137,11 @@ void Session::build_drafters() {
                                .clip = train.clip};
 
     const auto num_ranks = static_cast<int>(run_.plan.roles.drafters.size());
-    group_ = std::make_unique<comm::ProcessGroup>(num_ranks, first_error_);
+    std::vector<gpu::Device> drafter_devices;
+    for (const int position : run_.plan.roles.drafters) {
+        drafter_devices.push_back(worker_at(position).device());
+    }
+    group_ = comm::make_process_group(drafter_devices, first_error_, kCollectiveTimeout);
     // Logical devices on one physical device share the frozen embedding and head.
     std::map<std::string, target::Ends> ends_by_device;
     for (int rank = 0; rank < num_ranks; ++rank) {
@@ -155,9 +163,24 @@ void Session::build_drafters() {
             synchronize_stream(worker.device());
         });
     }
+    // All at the same time: making communicators is a collective of its own.
+    for (const auto& drafter : ranks_) {
+        drafter->worker().post([rank = drafter.get()] { rank->join(); });
+    }
+    for (const auto& drafter : ranks_) {
+        drafter->worker().call([] {});
+    }
+    first_error_.rethrow_if_failed();
 }
 
 void Session::make_slots() {
+    for (const auto& target : targets_) {
+        target->worker().call([&] {
+            for (const auto& rank : ranks_) {
+                target->reach(rank->worker().device(), run_.plan.max_row_tokens);
+            }
+        });
+    }
     slots_.resize(static_cast<std::size_t>(run_.plan.num_slots));
     for (std::size_t s = 0; s < slots_.size(); ++s) {
         DrafterRank& owner = *ranks_[s % ranks_.size()];

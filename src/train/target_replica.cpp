@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <dflash/core/check.hpp>
+#include "feature_staging.hpp"
+
+#include <dflash/core/log.hpp>
+#include <dflash/gpu/peer_copy.hpp>
+#include <dflash/tensor/bridge.hpp>
 #include <dflash/train/target_replica.hpp>
 #include <dflash/train/torch_worker.hpp>
 
@@ -12,6 +16,26 @@ TargetReplica::TargetReplica(gpu::Worker& worker,
                              std::unique_ptr<target::TargetModel> model,
                              std::vector<std::int64_t> taps)
     : worker_(worker), model_(std::move(model)), taps_(std::move(taps)) {}
+
+TargetReplica::~TargetReplica() = default;
+
+void TargetReplica::reach(const gpu::Device& drafter, std::int64_t max_tokens) {
+    const gpu::Device& own = worker_.device();
+    if (!own.is_cuda() || drafter.ordinal == own.ordinal) {
+        return;
+    }
+    if (!gpu::enable_peer_access(drafter.ordinal)) {
+        log_warning("{} cannot write to the memory of {}: features go through the host, slower",
+                    own.name,
+                    drafter.name);
+    }
+    if (!staging_) {
+        staging_ = std::make_unique<FeatureStaging>(tensor::torch_device(own),
+                                                    static_cast<std::int64_t>(taps_.size()),
+                                                    max_tokens,
+                                                    model_->config().hidden_size);
+    }
+}
 
 void TargetReplica::start(pipeline::RowPtr row, FeatureSlot& slot, std::function<void()> done) {
     worker_.post([this, row = std::move(row), &slot, done = std::move(done)] {
@@ -31,16 +55,25 @@ void TargetReplica::capture(const data::PackedRow& row, FeatureSlot& slot) {
     }
     starts.push_back(static_cast<std::int32_t>(row.num_tokens()));
 
-    slot.read.wait(current_stream(worker_.device()));
+    // On the slot's own GPU the features are written in place; a slot on another GPU gets them from
+    // the staging planes.
+    const gpu::StreamView compute = current_stream(worker_.device());
+    FeatureStaging* const staging =
+        planes_KTH.device() == tensor::torch_device(worker_.device()) ? nullptr : staging_.get();
+    const gpu::StreamView writing = staging == nullptr ? compute : staging->copies();
+    slot.read.wait(writing);
+    const auto keep_plane = [&](std::int64_t layer, const at::Tensor& residual_TH) {
+        const auto k = std::find(taps_.begin(), taps_.end(), layer) - taps_.begin();
+        const at::Tensor plane_TH = planes_KTH.select(0, k);
+        if (staging == nullptr) {
+            plane_TH.copy_(residual_TH, /*non_blocking=*/true);
+        } else {
+            staging->send(static_cast<std::size_t>(k), residual_TH, plane_TH, compute);
+        }
+    };
     model_->capture(
-        {.tokens = row.tokens, .positions = row.positions, .starts = starts},
-        taps_,
-        [&](std::int64_t layer, const at::Tensor& residual_TH) {
-            const auto tap = std::find(taps_.begin(), taps_.end(), layer);
-            planes_KTH.select(0, tap - taps_.begin()).copy_(residual_TH, /*non_blocking=*/true);
-        });
-    slot.written.record(current_stream(worker_.device()));
-    tokens_done_.fetch_add(row.num_tokens(), std::memory_order_relaxed);
+        {.tokens = row.tokens, .positions = row.positions, .starts = starts}, taps_, keep_plane);
+    slot.written.record(writing);
 }
 
 }  // namespace dflash::train

@@ -16,6 +16,8 @@ class TensorBuffer final : public comm::Buffer {
 
     std::size_t size() const override { return static_cast<std::size_t>(flat_.numel()); }
 
+    float* data() const override { return flat_.data_ptr<float>(); }
+
     void sum_of(std::span<const comm::Buffer* const> ranks,
                 std::size_t offset,
                 std::size_t count) override {

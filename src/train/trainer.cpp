@@ -17,6 +17,8 @@ Progress Trainer::run() {
     if (progress_.step == 0) {
         evaluate();
     }
+    started_at_ = std::chrono::steady_clock::now();  // --hours are hours of training
+    progress_.trained_s = trained_before_s_;
     parts_.pipeline.start();
 
     bool data_left = true;

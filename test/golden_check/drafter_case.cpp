@@ -3,6 +3,7 @@
 
 #include <dflash/core/error.hpp>
 #include <dflash/data/anchors.hpp>
+#include <dflash/model/tiled_attention.hpp>
 #include <dflash/tensor/bridge.hpp>
 
 #include <cmath>
@@ -71,7 +72,8 @@ std::unique_ptr<model::Drafter> DrafterCase::make_drafter(at::Device device) con
         model::FrozenEnds{tensor::load(frozen.at("embed_tokens.weight"), device, at::kFloat),
                           tensor::load(frozen.at("lm_head.weight"), device, at::kFloat)},
         device,
-        at::kFloat);
+        at::kFloat,
+        std::make_unique<model::TiledAttention>(device));
     const io::SafetensorsFile file(path("weights"));
     const std::vector<model::WeightSpec>& specs = drafter->weights().specs();
     for (std::size_t i = 0; i < specs.size(); ++i) {

@@ -3,6 +3,7 @@
 // differences, in fp64. The only tests of this module that record graphs.
 #include "reference.hpp"
 
+#include <dflash/model/tiled_attention.hpp>
 #include <dflash/tensor/bridge.hpp>
 
 #include <doctest/doctest.h>
@@ -55,7 +56,7 @@ TEST_SUITE("model.autograd") {
                     CAPTURE(mask.causal);
                     CAPTURE(mask.window);
                     CAPTURE(tile);
-                    BlockAttention attention(at::kCPU, tile);
+                    TiledAttention attention(at::kCPU, tile);
                     attention.set_row(row.blocks, row.num_tokens());
                     const at::Tensor o = at::empty_like(plain.q_MQd);
                     const at::Tensor lse = at::empty({o.size(0), K * G}, at::kDouble);

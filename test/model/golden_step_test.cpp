@@ -23,7 +23,7 @@ Options cpu() {
 
 TEST_SUITE("model.golden") {
     TEST_CASE("hidden rows, losses and gradients are those of the reference") {
-        for (const char* name : {"full5", "plain2", "uniform2", "tail2", "head2"}) {
+        for (const char* name : {"full5", "mixed5", "plain2", "uniform2", "tail2", "head2"}) {
             CAPTURE(name);
             Verdict verdict;
             check_step(kFolder + name, cpu(), verdict);

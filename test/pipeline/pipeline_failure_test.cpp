@@ -227,7 +227,9 @@ TEST_SUITE("pipeline.failure") {
             {Rule::EndTooEarly, "made END of sample"},
             {Rule::AfterEnd, "expected none after END"},
         };
-        for (const auto& [rule, expected] : rules) {
+        for (const auto& broken : rules) {
+            const Rule rule = broken.first;
+            const std::string expected = broken.second;
             CAPTURE(expected);
             FirstError first_error;
             FakeSource source(40, {});

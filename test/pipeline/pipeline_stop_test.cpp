@@ -205,7 +205,7 @@ TEST_SUITE("pipeline.stop") {
             } catch (const std::exception& thrown) {
                 error = thrown.what();
             }
-            CHECK((error == "elsewhere" || error == ""));  // the error may come too late
+            CHECK((error == "elsewhere" || error.empty()));  // the error may come too late
             releasing.join();
             pipeline.reset();
             failing.join();

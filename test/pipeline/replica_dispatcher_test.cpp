@@ -29,6 +29,7 @@ struct ManualReplicas {
 
     std::vector<Replica> make(int count, int capacity) {
         std::vector<Replica> replicas;
+        replicas.reserve(static_cast<std::size_t>(count));
         for (int i = 0; i < count; ++i) {
             replicas.push_back({.start =
                                     [this, i](const RowPtr& row, int, std::function<void()> done) {
@@ -156,6 +157,7 @@ TEST_SUITE("pipeline.replica_dispatcher") {
         {
             ReplicaDispatcher dispatcher(std::move(replicas), first_error);
             std::vector<std::thread> threads;
+            threads.reserve(4);
             for (int t = 0; t < 4; ++t) {
                 threads.emplace_back([&, t] {
                     for (int i = t; i < 400; i += 4) {

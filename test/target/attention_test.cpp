@@ -13,13 +13,13 @@ namespace dflash::target {
 namespace {
 
 // One token at a time, in double.
-at::Tensor by_definition(const at::Tensor& q_Tqd,
-                         const at::Tensor& k_Tkd,
-                         const at::Tensor& v_Tkd,
+at::Tensor by_definition(const at::Tensor& q_TND,
+                         const at::Tensor& k_TGD,
+                         const at::Tensor& v_TGD,
                          const std::vector<std::int32_t>& starts) {
-    const at::Tensor q = q_Tqd.to(at::kDouble);
-    const at::Tensor k = k_Tkd.to(at::kDouble);
-    const at::Tensor v = v_Tkd.to(at::kDouble);
+    const at::Tensor q = q_TND.to(at::kDouble);
+    const at::Tensor k = k_TGD.to(at::kDouble);
+    const at::Tensor v = v_TGD.to(at::kDouble);
     at::Tensor out = at::zeros_like(q);
     const std::int64_t group = q.size(1) / k.size(1);
     for (std::size_t document = 0; document + 1 < starts.size(); ++document) {

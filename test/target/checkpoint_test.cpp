@@ -50,7 +50,7 @@ TEST_SUITE("target.checkpoint") {
         const auto two = load_target(
             kSharded,
             {.device = at::kCPU, .dtype = at::kBFloat16, .num_layers = 2, .with_head = false});
-        CHECK(two->weight_bytes() == 2 * (whole->config().num_parameters(2, false) + 512 * 64));
+        CHECK(two->weight_bytes() == 2 * (whole->config().num_parameters(2, false) + 32768));
         CHECK((two->embed_VH().scalar_type() == at::kBFloat16));
     }
 

@@ -58,6 +58,7 @@ std::vector<OwnedTensor> read_tensors(const std::string& safetensors) {
 
 void write_tensors(const std::string& safetensors, const std::vector<OwnedTensor>& tensors) {
     std::vector<io::TensorSource> sources;
+    sources.reserve(tensors.size());
     for (const OwnedTensor& tensor : tensors) {
         sources.push_back({.name = tensor.name,
                            .dtype = tensor.dtype,

@@ -61,7 +61,8 @@ TEST_SUITE("train.equality") {
                                 "grad_norm",
                                 "accuracy",
                                 "seconds",
-                                "tokens_per_s",
+                                "drafter_tokens_per_s",
+                                "target_tokens_per_s",
                                 "drafter_waited",
                                 "target_waited"}) {
             CAPTURE(key);

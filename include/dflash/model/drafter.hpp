@@ -7,6 +7,7 @@
 #pragma once
 
 #include <dflash/data/packed_row.hpp>
+#include <dflash/model/attention.hpp>
 #include <dflash/model/config.hpp>
 
 #include <ATen/ATen.h>
@@ -86,7 +87,12 @@ struct RowTrace {
 /// on the worker's current Torch stream.
 class Drafter {
   public:
-    Drafter(DraftConfig config, FrozenEnds ends, at::Device device, at::ScalarType compute_dtype);
+    /// `attention` must serve the device and the dtype.
+    Drafter(DraftConfig config,
+            FrozenEnds ends,
+            at::Device device,
+            at::ScalarType compute_dtype,
+            std::unique_ptr<BlockAttention> attention);
     ~Drafter();
 
     const DraftConfig& config() const { return config_; }

@@ -31,6 +31,8 @@ struct PipelineStats {
     /// With N replicas one idle replica counts as 1/N.
     double target_waited_s = 0;
     std::int64_t rows_delivered = 0;
+    /// Of rows that the target has handed on.
+    std::int64_t tokens_captured = 0;
     std::int64_t samples_read = 0;
     std::int64_t samples_dropped = 0;
 };

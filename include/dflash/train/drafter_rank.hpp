@@ -40,6 +40,9 @@ class DrafterRank {
     /// Continues from saved optimizer state.
     void restore(const OptimizerState& state, std::int64_t steps);
 
+    /// Meets the other drafters; all do it at the same time, once.
+    void join() { group_.join(rank_); }
+
     /// A slot on this drafter's device.
     FeatureSlot make_slot(std::int64_t num_features,
                           std::int64_t max_tokens,

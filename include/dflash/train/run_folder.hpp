@@ -8,7 +8,8 @@
 
 namespace dflash::train {
 
-/// run.output, or runs/<target>-<yyyymmdd-hhmm>. Throws Error{Config} if it is there and not empty.
+/// run.output, or runs/<target>-<yyyymmdd-hhmm>, with -2, -3 ... behind it if that is taken. Throws
+/// Error{Config} if run.output is there and not empty.
 std::string new_run_folder(const RunSettings& settings, const std::string& target_name);
 
 /// Creates the folder, or finds out that it cannot be written: Error{Storage}. Called before

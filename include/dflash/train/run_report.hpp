@@ -18,6 +18,12 @@
 
 namespace dflash::train {
 
+/// How far a run was, and what its pipeline had counted.
+struct Moment {
+    Progress progress;
+    pipeline::PipelineStats pipeline;
+};
+
 /// Used by the training loop's thread.
 class RunReport {
   public:
@@ -46,10 +52,9 @@ class RunReport {
     Settings settings_;
     std::vector<std::pair<double, double>> loss_curve_;  // (step, loss)
     std::vector<std::pair<std::int64_t, EvalResult>> evaluations_;
-    std::optional<std::chrono::steady_clock::time_point> last_line_;
-    std::optional<Progress> last_progress_;
-    pipeline::PipelineStats last_pipeline_;
-    std::int64_t last_target_tokens_ = 0;
+    std::optional<Moment> last_step_;
+    std::optional<Moment> last_line_;
+    std::optional<std::chrono::steady_clock::time_point> last_line_at_;
 };
 
 }  // namespace dflash::train

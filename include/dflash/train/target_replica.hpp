@@ -8,7 +8,6 @@
 #include <dflash/target/target_model.hpp>
 #include <dflash/train/feature_slots.hpp>
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,12 +15,20 @@
 
 namespace dflash::train {
 
+class FeatureStaging;
+
 class TargetReplica {
   public:
     /// `taps` in the order of the drafter's features: plane k holds layer taps[k].
     TargetReplica(gpu::Worker& worker,
                   std::unique_ptr<target::TargetModel> model,
                   std::vector<std::int64_t> taps);
+    ~TargetReplica();
+
+    /// To be called on the worker before the first row for a drafter's device: where that is
+    /// another GPU, makes planes for rows of up to `max_tokens` tokens, from which a stream of
+    /// their own carries the features over while the forward goes on.
+    void reach(const gpu::Device& drafter, std::int64_t max_tokens);
 
     /// Queues the forward of a row; `done` is called on the worker once the features are in the
     /// slot or, on a GPU, ordered to be there before slot.written. Returns at once.
@@ -34,14 +41,11 @@ class TargetReplica {
 
     target::TargetModel& model() { return *model_; }
 
-    /// Seconds of rows finished so far, and their tokens: for the report. From any thread.
-    std::int64_t tokens_done() const { return tokens_done_.load(std::memory_order_relaxed); }
-
   private:
     gpu::Worker& worker_;
     std::unique_ptr<target::TargetModel> model_;
     std::vector<std::int64_t> taps_;
-    std::atomic<std::int64_t> tokens_done_ = 0;
+    std::unique_ptr<FeatureStaging> staging_;
 };
 
 }  // namespace dflash::train

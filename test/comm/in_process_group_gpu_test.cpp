@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order of streams in collectives, without kernels: the work is done by host functions that run
 // in their stream's order, some time after they were queued.
-#include <dflash/comm/process_group.hpp>
+#include <dflash/comm/in_process_group.hpp>
 #include <dflash/gpu/check.hpp>
 #include <dflash/gpu/device.hpp>
 #include <dflash/gpu/worker.hpp>
@@ -39,6 +39,8 @@ class StreamBuffer final : public Buffer {
         : values_(std::move(values)), stream_(stream), delay_us_(delay_us) {}
 
     std::size_t size() const override { return values_->size(); }
+
+    float* data() const override { return values_->data(); }
 
     void sum_of(std::span<const Buffer* const> ranks,
                 std::size_t offset,
@@ -79,14 +81,14 @@ class StreamBuffer final : public Buffer {
     int delay_us_;
 };
 
-TEST_SUITE("comm.process_group") {
+TEST_SUITE("comm.in_process_group") {
     TEST_CASE("collectives order the streams of logical devices that share a GPU") {
         constexpr std::size_t kSize = 1000;
         constexpr int kRounds = 30;
         const std::vector<gpu::Device> devices = gpu::parse_devices("0,0,0");
         const int num_ranks = static_cast<int>(devices.size());
         FirstError first_error;
-        ProcessGroup group(num_ranks, first_error);
+        InProcessGroup group(num_ranks, first_error);
         std::vector<std::unique_ptr<gpu::Worker>> workers;
         for (const gpu::Device& device : devices) {
             workers.push_back(std::make_unique<gpu::Worker>(device, first_error));

@@ -10,7 +10,7 @@
 #include "query_tiles.hpp"
 
 #include <dflash/core/check.hpp>
-#include <dflash/model/attention.hpp>
+#include <dflash/model/tiled_attention.hpp>
 #include <dflash/tensor/bridge.hpp>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ at::Tensor by_key_head(const at::Tensor& x_nQd, std::int64_t K) {
 }  // namespace
 
 /// The blocks of the current row, on the host and on the device.
-struct BlockAttention::Row {
+struct TiledAttention::Row {
     data::BlockPlan blocks;  // without head rows, labels and weights
     std::int64_t T = 0;
     at::Tensor anchor_M;    // int32, of the row's block
@@ -70,7 +70,7 @@ struct BlockAttention::Row {
 };
 
 /// Memory and the products of one pass over one query tile.
-struct BlockAttention::Scratch {
+struct TiledAttention::Scratch {
     GrowingBuffer scores, scores_rounded, dscores, dscores_rounded;
     GrowingBuffer q, d_o, o, k_block, v_block, sum, dk_block, dv_block;
     GrowingBuffer maximum, new_maximum, total, tile_total, delta, lse;
@@ -186,19 +186,19 @@ at::Tensor context_scores(const AttentionInputs& in,
 
 }  // namespace
 
-BlockAttention::BlockAttention(at::Device device, std::int64_t tile_elements)
+TiledAttention::TiledAttention(at::Device device, std::int64_t tile_elements)
     : device_(device),
       tile_elements_(tile_elements > 0 ? tile_elements : default_tile_elements(device)),
       row_(std::make_unique<Row>()),
       scratch_(std::make_unique<Scratch>()) {}
 
-BlockAttention::~BlockAttention() = default;
+TiledAttention::~TiledAttention() = default;
 
-std::int64_t BlockAttention::largest_tile(std::int64_t num_heads, std::int64_t block_size) const {
+std::int64_t TiledAttention::largest_tile(std::int64_t num_heads, std::int64_t block_size) const {
     return std::max(tile_elements_, num_heads * block_size * std::max(kMinKeys, block_size));
 }
 
-Bytes BlockAttention::scratch_bytes(std::int64_t num_heads,
+Bytes TiledAttention::scratch_bytes(std::int64_t num_heads,
                                     std::int64_t head_dim,
                                     std::int64_t block_size,
                                     std::int64_t num_blocks,
@@ -214,7 +214,7 @@ Bytes BlockAttention::scratch_bytes(std::int64_t num_heads,
            rows * head_dim * 4 * (element_size + sum_size) + rows * 8 * sum_size;
 }
 
-void BlockAttention::set_row(const data::BlockPlan& blocks, std::int64_t num_tokens) {
+void TiledAttention::set_row(const data::BlockPlan& blocks, std::int64_t num_tokens) {
     Row& row = *row_;
     const std::vector<std::int32_t>& anchors = blocks.anchors;
     const std::vector<std::int32_t>& context_begin = blocks.context_begin;
@@ -263,7 +263,7 @@ void expect_inputs(const AttentionInputs& in, std::int64_t M, std::int64_t T) {
 
 }  // namespace
 
-void BlockAttention::forward(const AttentionInputs& in,
+void TiledAttention::forward(const AttentionInputs& in,
                              const AttentionMask& mask,
                              const at::Tensor& o_MQd,
                              const at::Tensor& lse_MQ) {
@@ -341,7 +341,7 @@ void BlockAttention::forward(const AttentionInputs& in,
     }
 }
 
-void BlockAttention::backward(const AttentionInputs& in,
+void TiledAttention::backward(const AttentionInputs& in,
                               const AttentionMask& mask,
                               const at::Tensor& o_MQd,
                               const at::Tensor& lse_MQ,

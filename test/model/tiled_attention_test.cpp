@@ -2,7 +2,7 @@
 #include "reference.hpp"
 
 #include <dflash/core/error.hpp>
-#include <dflash/model/attention.hpp>
+#include <dflash/model/tiled_attention.hpp>
 
 #include <doctest/doctest.h>
 
@@ -64,7 +64,7 @@ struct Outputs {
     at::Tensor lse;
 };
 
-Outputs run(BlockAttention& attention,
+Outputs run(TiledAttention& attention,
             const Case& c,
             const data::PackedRow& row,
             const AttentionInputs& in,
@@ -95,7 +95,7 @@ TEST_SUITE("model.attention") {
                     CAPTURE(mask.causal);
                     CAPTURE(mask.window);
                     CAPTURE(tile);
-                    BlockAttention attention(at::kCPU, tile);
+                    TiledAttention attention(at::kCPU, tile);
                     const Outputs got = run(attention, c, row, in, mask);
                     CHECK(largest_error(got.o, expected.o_MQd) < 1e-13);
                     CHECK((got.lse - expected.lse_MQ).abs().max().item<double>() < 1e-12);
@@ -120,7 +120,7 @@ TEST_SUITE("model.attention") {
             CAPTURE(mask.causal);
             CAPTURE(mask.window);
             const ReferenceAttention expected = reference_attention(in64, mask, row.blocks);
-            BlockAttention attention(at::kCPU, 3000);
+            TiledAttention attention(at::kCPU, 3000);
             const Outputs got = run(attention, c, row, in, mask);
             // One rounding of P, one of the result.
             CHECK(largest_error(got.o, expected.o_MQd) < 0x1.0p-7);
@@ -133,7 +133,7 @@ TEST_SUITE("model.attention") {
         const data::PackedRow row = row_of(c);
         AttentionInputs in = random_inputs(c, row, at::kFloat);
         in.q_MQd.zero_();
-        BlockAttention attention(at::kCPU, 500);
+        TiledAttention attention(at::kCPU, 500);
         const Outputs got = run(attention, c, row, in, {});
         const std::int64_t anchor = row.blocks.anchors[4];
         const at::Tensor mean =
@@ -148,7 +148,7 @@ TEST_SUITE("model.attention") {
         const data::PackedRow row = row_of(c);
         AttentionInputs in = random_inputs(c, row, at::kFloat);
         in.q_MQd.mul_(300);
-        BlockAttention attention(at::kCPU, 2000);
+        TiledAttention attention(at::kCPU, 2000);
         const Outputs got = run(attention, c, row, in, {true, 16});
         CHECK(got.o.isfinite().all().item<bool>());
         CHECK(got.lse.isfinite().all().item<bool>());
@@ -158,7 +158,7 @@ TEST_SUITE("model.attention") {
         const Case& c = cases()[2];
         const data::PackedRow row = row_of(c);
         const AttentionInputs in = random_inputs(c, row, at::kFloat);
-        BlockAttention attention(at::kCPU);
+        TiledAttention attention(at::kCPU);
         const std::int64_t block = 3;  // anchor 17 of the second document, row position 22
         const std::int64_t anchor = row.blocks.anchors[block];
         REQUIRE(anchor == 22);
@@ -188,7 +188,7 @@ TEST_SUITE("model.attention") {
         const Case& c = cases()[2];
         const data::PackedRow row = row_of(c);
         const AttentionInputs in = random_inputs(c, row, at::kFloat);
-        BlockAttention attention(at::kCPU);
+        TiledAttention attention(at::kCPU);
         for (const auto& [mask, moves] : {std::pair{AttentionMask{false, 0}, true},
                                           std::pair{AttentionMask{true, 16}, false},
                                           std::pair{AttentionMask{false, 16}, true},
@@ -205,7 +205,7 @@ TEST_SUITE("model.attention") {
     }
 
     TEST_CASE("rows that break the order of anchors are internal errors") {
-        BlockAttention attention(at::kCPU);
+        TiledAttention attention(at::kCPU);
         data::PackedRow row = row_of(cases()[1]);
         std::swap(row.blocks.anchors[0], row.blocks.anchors[1]);
         CHECK_THROWS_AS(attention.set_row(row.blocks, 70), Error);
@@ -220,7 +220,7 @@ TEST_SUITE("model.attention") {
         c.anchors = {{}};
         const data::PackedRow row = row_of(c);
         const AttentionInputs in = random_inputs(c, row, at::kFloat);
-        BlockAttention attention(at::kCPU);
+        TiledAttention attention(at::kCPU);
         const Outputs got = run(attention, c, row, in, {});
         CHECK(got.o.numel() == 0);
         const at::Tensor dk = at::ones({4, 1, 2});

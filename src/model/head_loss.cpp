@@ -57,8 +57,7 @@ HeadLoss head_loss(const Shapes& s,
         tensor::linear_backward_input_out(dz_CH, gradient_CV, head_VH);
         dz_CH.mul_(in.weight_R.narrow(0, begin, C).unsqueeze(1) / total_C1);
     }
-    result.loss.add_(
-        result.cross_entropy_R.to(at::kDouble).mul_(in.weight_R.to(at::kDouble)).sum());
+    result.loss.add_(at::mul(result.cross_entropy_R.to(at::kDouble), in.weight_R).sum());
     result.correct_B.index_add_(0, in.slot_R, result.argmax_R.eq(in.label_R).to(at::kLong));
     return result;
 }

@@ -4,6 +4,7 @@
 #include <dflash/tensor/bridge.hpp>
 
 #include <array>
+#include <c10/cuda/CUDAStream.h>
 #include <cstring>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -57,12 +58,16 @@ void expect_same_kind(const io::TensorView& view, at::ScalarType dtype, const st
 
 template <class T>
 at::Tensor upload_array(std::span<const T> values, at::Device device) {
-    at::Tensor result =
-        at::empty({narrow<std::int64_t>(values.size())}, at::CppTypeToScalarType<T>::value);
+    // Page-locked, the copy needs no wait: LibTorch keeps the memory until the stream has passed
+    // it.
+    at::Tensor result = at::empty({narrow<std::int64_t>(values.size())},
+                                  at::TensorOptions()
+                                      .dtype(at::CppTypeToScalarType<T>::value)
+                                      .pinned_memory(device.is_cuda()));
     if (!values.empty()) {
         std::memcpy(result.data_ptr(), values.data(), values.size_bytes());
     }
-    return result.to(device);
+    return result.to(device, /*non_blocking=*/device.is_cuda());
 }
 
 }  // namespace
@@ -90,6 +95,13 @@ io::DType file_dtype(at::ScalarType dtype) {
 at::Device torch_device(const gpu::Device& device) {
     return device.is_cuda() ? at::Device(at::kCUDA, narrow<at::DeviceIndex>(device.ordinal))
                             : at::Device(at::kCPU);
+}
+
+gpu::StreamView current_stream(at::Device device) {
+    if (!device.is_cuda()) {
+        return {};
+    }
+    return gpu::StreamView(c10::cuda::getCurrentCUDAStream(device.index()).stream());
 }
 
 at::ScalarType sum_dtype(at::ScalarType compute_dtype) {

@@ -46,7 +46,7 @@ void rms_norm_again(const at::Tensor& y,
         at::mul_out(out, x, inverse_rms);
         out.mul_(weight_D);
     } else {
-        y.copy_(x.to(sum).mul_(inverse_rms).mul_(weight_D));
+        y.copy_(at::mul(x, inverse_rms).mul_(weight_D));
     }
 }
 

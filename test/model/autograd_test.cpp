@@ -115,6 +115,46 @@ TEST_SUITE("model.autograd") {
         }
     }
 
+    TEST_CASE("in bf16 the drafter is nearer to fp64 than autograd in bf16 is") {
+        const DraftConfig config = small_config({LayerType::Full, LayerType::Sliding});
+        const auto drafter = make_drafter(config, at::kBFloat16);
+        const data::PackedRow row =
+            make_row(config, {61, 44, 58}, {{0, 1, 9, 22, 28, 59}, {1, 20}, {0, 16, 30}});
+        at::manual_seed(5);
+        const at::Tensor features =
+            at::randn({3, row.num_tokens(), config.hidden_size}).to(at::kBFloat16);
+        at::manual_seed(11);  // as make_drafter draws the ends
+        const at::Tensor embed = (at::randn({40, 24}, at::kDouble) * 0.5).to(at::kBFloat16);
+        const at::Tensor head = (at::randn({40, 24}, at::kDouble) * 0.5).to(at::kBFloat16);
+        const auto autograd = [&](at::ScalarType dtype) {
+            Weights weights = copy_weights(drafter->weights());
+            for (auto& [name, weight] : weights) {
+                weight = weight.to(dtype).detach().requires_grad_();
+            }
+            reference_loss(
+                reference_hidden(config, weights, embed.to(dtype), row, features.to(dtype)),
+                head.to(dtype),
+                row)
+                .backward();
+            for (auto& [name, weight] : weights) {
+                weight = weight.grad().to(at::kDouble);
+            }
+            return weights;
+        };
+        Weights exact = autograd(at::kDouble);
+        Weights rounded = autograd(at::kBFloat16);
+        drafter->forward_backward(row, features);
+        const auto relative_rms = [](const at::Tensor& got, const at::Tensor& expected) {
+            return ((got - expected).norm() / expected.norm()).item<double>();
+        };
+        for (const auto& [name, gradient] : exact) {
+            CAPTURE(name);
+            const at::Tensor ours =
+                drafter->weights().gradient(drafter->weights().index(name)).to(at::kDouble);
+            CHECK(relative_rms(ours, gradient) < relative_rms(rounded[name], gradient));
+        }
+    }
+
     TEST_CASE("the drafter's gradients are slopes of its loss") {
         const DraftConfig config = small_config({LayerType::Sliding, LayerType::Full});
         const auto drafter = make_drafter(config, at::kDouble);

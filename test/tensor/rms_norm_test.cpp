@@ -75,6 +75,24 @@ TEST_SUITE("tensor.rms_norm") {
         CHECK(largest_error(dx, dx64) < 2e-6);
         CHECK(largest_error(dweight, dweight64) < 2e-6);
     }
+
+    TEST_CASE("inputs stay as they are, whatever the dtypes") {
+        for (const at::ScalarType x_dtype : {at::kFloat, at::kBFloat16}) {
+            for (const at::ScalarType y_dtype : {at::kFloat, at::kBFloat16}) {
+                const at::Tensor x = at::randn({5, 16}).to(x_dtype);
+                const at::Tensor before = x.clone();
+                const at::Tensor weight = at::full({16}, 3.0, y_dtype);
+                const at::Tensor inverse_rms = at::empty({5, 1});
+                rms_norm_out(at::empty({5, 16}, y_dtype), x, weight, 1e-6, &inverse_rms);
+                CHECK(x.equal(before));
+                const at::Tensor dx = at::zeros({5, 16}, y_dtype);
+                rms_norm_backward(
+                    dx, false, at::zeros({16}), at::randn({5, 16}), x, weight, inverse_rms);
+                CHECK(x.equal(before));
+                CHECK(weight.eq(3).all().item<bool>());
+            }
+        }
+    }
 }
 
 }  // namespace

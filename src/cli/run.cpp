@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "command_parser.hpp"
+#include "kernels_command.hpp"
+
 #include <dflash/cli/run.hpp>
 #include <dflash/cli/settings_help.hpp>
 #include <dflash/cli/signals.hpp>
@@ -12,7 +15,6 @@
 #include <dflash/train/version.hpp>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <fmt/format.h>
 #include <functional>
 #include <map>
@@ -22,8 +24,6 @@
 namespace dflash::cli {
 namespace {
 
-using Arguments = std::vector<std::string>;
-
 std::string join_command_line(const Arguments& arguments) {
     std::string line = "dflash";
     for (const std::string& argument : arguments) {
@@ -32,49 +32,6 @@ std::string join_command_line(const Arguments& arguments) {
         line += plain ? " " + argument : " '" + argument + "'";
     }
     return line;
-}
-
-// Parses, and answers --help. Unknown options get the nearest name, another trainer's spelling gets
-// ours.
-bool parse(CLI::App& app, Arguments arguments) {
-    app.allow_extras();
-    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes a vector from its back
-    try {
-        app.parse(arguments);
-    } catch (const CLI::CallForHelp&) {
-        fmt::print("{}", app.help());
-        return false;
-    } catch (const CLI::ParseError& error) {
-        throw Error(ErrorKind::Config,
-                    {.what = error.what(),
-                     .where = "command line",
-                     .cause = {},
-                     .hint = fmt::format("{} --help lists the options", app.get_name())});
-    }
-    const std::vector<std::string> extras = app.remaining();
-    if (extras.empty()) {
-        return true;
-    }
-    std::vector<std::string> known;
-    for (const CLI::Option* option : app.get_options()) {
-        known.push_back(option->get_name());
-    }
-    const std::string& unknown = extras.front();
-    const std::string name = unknown.substr(0, unknown.find('='));
-    std::string hint = fmt::format(
-        "{} --help lists the options; other settings go through --set KEY=VALUE", app.get_name());
-    if (const auto ours = foreign_name(name); ours && unknown.starts_with("--")) {
-        hint = fmt::format("dflash calls it {}", *ours);
-    } else if (const auto near = nearest_name(name, known); near && unknown.starts_with("-")) {
-        hint = fmt::format("Did you mean {}", *near);
-    }
-    throw Error(
-        ErrorKind::Config,
-        {.what = fmt::format(
-             "unknown {} {}", unknown.starts_with("-") ? "option" : "argument", quote(unknown)),
-         .where = "command line",
-         .cause = {},
-         .hint = hint});
 }
 
 int train_command(const Arguments& arguments, const std::string& command_line) {
@@ -133,6 +90,7 @@ const std::map<std::string, Command>& commands() {
     static const std::map<std::string, Command> all = {
         {"train", {"train a drafter (the default)", train_command}},
         {"plan", {"print what a run would do, need and take", plan_command}},
+        {"kernels", {"list, compile or clear the compiled CUDA kernels", kernels_command}},
         {"devices", {"list devices as --gpus names them", devices_command}},
     };
     return all;

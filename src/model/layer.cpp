@@ -174,16 +174,12 @@ BackwardScratch::BackwardScratch(BufferSet& buffers, const Shapes& s)
       dgate_up_M2I(buffers.take("dgate_up", {s.M, 2 * s.I}, s.compute)),
       do_MQd(buffers.take("do", {s.M, s.Q, s.d}, s.compute)),
       dheads(buffers.take("dheads", {std::max(s.M * s.Q, s.T * s.K) * s.d}, s.sum)),
-      dq_MQd(buffers.take("dq", {s.M, s.Q, s.d}, s.sum)),
-      dk_MKd(buffers.take("dk", {s.M, s.K, s.d}, s.sum)),
-      dk_context_TKd(buffers.take("dk_context", {s.T, s.K, s.d}, s.sum)),
+      dq_MQd(buffers.take("dq", {s.M, s.Q, s.d}, s.compute)),
+      dk_MKd(buffers.take("dk", {s.M, s.K, s.d}, s.compute)),
+      dk_context_TKd(buffers.take("dk_context", {s.T, s.K, s.d}, s.compute)),
       dqkv_MX(buffers.take("dqkv", {s.M, (s.Q + 2 * s.K) * s.d}, s.compute)),
       dkv_context_TY(buffers.take("dkv_context", {s.T, 2 * s.K * s.d}, s.compute)) {
-    // Where products and sums have one dtype, sums go straight to where products read them.
-    if (s.compute == s.sum) {
-        dv_context_TKd = heads_of(dkv_context_TY, s.K, s.K, s.d);
-    } else {
-        dv_context_TKd = buffers.take("dv_context", {s.T, s.K, s.d}, s.sum);
+    if (s.compute != s.sum) {
         dh_rounded_MH = buffers.take("dh_rounded", {s.M, s.H}, s.compute);
     }
 }
@@ -235,7 +231,7 @@ void layer_backward(const Shapes& s,
                        back.do_MQd,
                        {.dq_MQd = back.dq_MQd,
                         .dk_context_TKd = back.dk_context_TKd,
-                        .dv_context_TKd = back.dv_context_TKd,
+                        .dv_context_TKd = heads_of(back.dkv_context_TY, s.K, s.K, s.d),
                         .dk_block_MKd = back.dk_MKd,
                         .dv_block_MKd = heads_of(back.dqkv_MX, s.Q + s.K, s.K, s.d)});
     heads_backward(heads_of(back.dqkv_MX, 0, s.Q, s.d),
@@ -262,9 +258,6 @@ void layer_backward(const Shapes& s,
                    a.inverse_rms_k_context_TK1,
                    in.context_rotary,
                    back.dheads);
-    if (s.compute != s.sum) {
-        heads_of(back.dkv_context_TY, s.K, s.K, s.d).copy_(back.dv_context_TKd);
-    }
 
     tensor::linear_backward_weight_add(gradients.kv_YH, back.dkv_context_TY, in.context_TH);
     tensor::linear_backward_input_add(back.dcontext_TH, back.dkv_context_TY, weights.kv_YH);

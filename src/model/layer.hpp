@@ -72,11 +72,10 @@ struct BackwardScratch {
     at::Tensor dactivation_MI;
     at::Tensor dgate_up_M2I;
     at::Tensor do_MQd;
-    at::Tensor dheads;          // sum dtype; max(M Q, T K) d, flat
-    at::Tensor dq_MQd;          // sum dtype
-    at::Tensor dk_MKd;          // sum dtype
-    at::Tensor dk_context_TKd;  // sum dtype
-    at::Tensor dv_context_TKd;  // sum dtype
+    at::Tensor dheads;  // sum dtype; max(M Q, T K) d, flat
+    at::Tensor dq_MQd;
+    at::Tensor dk_MKd;
+    at::Tensor dk_context_TKd;
     at::Tensor dqkv_MX;
     at::Tensor dkv_context_TY;
 

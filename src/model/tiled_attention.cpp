@@ -29,7 +29,8 @@ std::int64_t default_tile_elements(at::Device device) {
 }
 
 /// out = a b per batch; P and dS, made in fp32, are rounded to the operands' dtype by the caller.
-void product(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
+void product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
+    at::Tensor out = result;  // the out variants take a reference that they may change
     if (out.scalar_type() == a.scalar_type()) {
         at::bmm_out(out, a, b);
     } else if (out.device().is_cuda() && out.is_contiguous()) {
@@ -41,7 +42,7 @@ void product(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
     }
 }
 
-void product_add(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
+void product_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
     if (out.scalar_type() == a.scalar_type()) {
         out.baddbmm_(a, b);
     } else if (out.device().is_cuda()) {
@@ -72,7 +73,7 @@ struct TiledAttention::Row {
 /// Memory and the products of one pass over one query tile.
 struct TiledAttention::Scratch {
     GrowingBuffer scores, scores_rounded, dscores, dscores_rounded;
-    GrowingBuffer q, d_o, o, k_block, v_block, sum, dk_block, dv_block;
+    GrowingBuffer q, d_o, o, k_block, v_block, sum, dk_block, dv_block, dk_context, dv_context;
     GrowingBuffer maximum, new_maximum, total, tile_total, delta, lse;
 };
 
@@ -174,7 +175,7 @@ at::Tensor context_scores(const AttentionInputs& in,
                           std::int64_t rows,
                           const Pass& pass,
                           GrowingBuffer& buffer) {
-    const at::Tensor scores = buffer.take({pass.K, rows, keys.count}, pass.sum);
+    at::Tensor scores = buffer.take({pass.K, rows, keys.count}, pass.sum);
     product(scores,
             q_KRd.narrow(1, begin, rows),
             in.k_context_TKd.narrow(0, keys.begin, keys.count).permute({1, 2, 0}));
@@ -352,8 +353,16 @@ void TiledAttention::backward(const AttentionInputs& in,
     expect_inputs(in, row.num_rows(), row.T);
     const Pass pass(in, mask, row.blocks.block_size);
     const auto [B, K, G, d] = std::tuple(row.blocks.block_size, pass.K, pass.G, pass.d);
-    out.dk_context_TKd.zero_();
-    out.dv_context_TKd.zero_();
+    // Many blocks add to each row of the context: sums are kept in fp32.
+    const auto sum_of = [&](const at::Tensor& gradient, GrowingBuffer& buffer) {
+        at::Tensor sum = gradient.scalar_type() == tensor::sum_dtype(gradient.scalar_type())
+                             ? gradient
+                             : buffer.take(gradient.sizes(), pass.sum);
+        sum.zero_();
+        return sum;
+    };
+    const at::Tensor dk_context_TKd = sum_of(out.dk_context_TKd, scratch.dk_context);
+    const at::Tensor dv_context_TKd = sum_of(out.dv_context_TKd, scratch.dv_context);
 
     for (const QueryTile& tile :
          query_tiles(row.blocks, mask.window, tile_shape(tile_elements_, K * G, B))) {
@@ -437,8 +446,8 @@ void TiledAttention::backward(const AttentionInputs& in,
                                 of_tile(in.v_context_TKd).transpose(1, 2),
                                 delta.narrow(1, begin, rows));
             product_add(dq.narrow(1, begin, rows), ds, of_tile(in.k_context_TKd));
-            product_add(of_tile(out.dk_context_TKd), ds.transpose(1, 2), q.narrow(1, begin, rows));
-            product_add(of_tile(out.dv_context_TKd),
+            product_add(of_tile(dk_context_TKd), ds.transpose(1, 2), q.narrow(1, begin, rows));
+            product_add(of_tile(dv_context_TKd),
                         operand(scores, pass, scratch.scores_rounded).transpose(1, 2),
                         d_o_seen);
         }
@@ -448,6 +457,12 @@ void TiledAttention::backward(const AttentionInputs& in,
         } else {
             dq_out.copy_(dq.mul_(pass.scale_q).view({K, n, G, d}));
         }
+    }
+    if (!dk_context_TKd.is_same(out.dk_context_TKd)) {
+        out.dk_context_TKd.copy_(dk_context_TKd);
+    }
+    if (!dv_context_TKd.is_same(out.dv_context_TKd)) {
+        out.dv_context_TKd.copy_(dv_context_TKd);
     }
 }
 

@@ -69,9 +69,13 @@ at::Tensor DraftWeights::joined_in(const at::Tensor& flat,
         .view({rows, columns});
 }
 
-void initialize_weights(const DraftConfig& config, std::uint64_t seed, at::Tensor flat_fp32) {
+at::Tensor make_initial_weights(const DraftConfig& config, std::uint64_t seed) {
     const c10::NoGradGuard no_grad;
-    tensor::expect_dtype(flat_fp32, at::kFloat, "initial weights");
+    std::int64_t total = 0;
+    for (const WeightSpec& spec : weight_specs(config)) {
+        total += count_of(spec);
+    }
+    at::Tensor flat_fp32 = at::empty({total}, at::kFloat);
     // A piece is a stream of its own, so that threads share one large weight and the values do not
     // depend on how many threads there are.
     constexpr std::int64_t kPiece = 1 << 18;
@@ -97,7 +101,6 @@ void initialize_weights(const DraftConfig& config, std::uint64_t seed, at::Tenso
         }
         weight += count;
     }
-    tensor::expect_shape(flat_fp32, {weight - flat_fp32.data_ptr<float>()}, "initial weights");
 
     std::atomic<std::size_t> next = 0;
     const auto fill = [&] {
@@ -120,6 +123,7 @@ void initialize_weights(const DraftConfig& config, std::uint64_t seed, at::Tenso
     for (std::thread& thread : threads) {
         thread.join();
     }
+    return flat_fp32;
 }
 
 }  // namespace dflash::model

@@ -2,7 +2,6 @@
 #include "tensor_buffer.hpp"
 
 #include <dflash/core/check.hpp>
-#include <dflash/model/tiled_attention.hpp>
 #include <dflash/tensor/bridge.hpp>
 #include <dflash/train/drafter_rank.hpp>
 #include <dflash/train/torch_worker.hpp>
@@ -17,22 +16,31 @@ DrafterRank::DrafterRank(gpu::Worker& worker, int rank, comm::ProcessGroup& grou
 void DrafterRank::build(const model::DraftConfig& config,
                         model::FrozenEnds ends,
                         const AdamWOptions& options,
-                        const at::Tensor& flat_fp32) {
+                        std::unique_ptr<model::BlockAttention> attention) {
     const at::Device device = tensor::torch_device(worker_.device());
-    drafter_ = std::make_unique<model::Drafter>(config,
-                                                std::move(ends),
-                                                device,
-                                                compute_dtype(worker_.device()),
-                                                std::make_unique<model::TiledAttention>(device));
+    drafter_ = std::make_unique<model::Drafter>(
+        config, std::move(ends), device, compute_dtype(worker_.device()), std::move(attention));
     optimizer_ = std::make_unique<AdamW>(drafter_->weights(), options);
-    optimizer_->set_master(flat_fp32);
     loss_sum_ = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
     correct_sum_ = at::zeros({}, at::TensorOptions(device).dtype(at::kLong));
 }
 
-void DrafterRank::restore(const OptimizerState& state, std::int64_t steps) {
+void DrafterRank::set_weights(const at::Tensor& flat_fp32) {
+    const at::Tensor zeros = at::zeros_like(flat_fp32);
+    set_state({flat_fp32, zeros, zeros}, 0);
+}
+
+void DrafterRank::set_state(const OptimizerState& state, std::int64_t steps) {
     optimizer_->set_master(state.master);
     optimizer_->set_moments(state.exp_avg, state.exp_avg_sq, steps);
+    drafter_->weights().gradient_flat().zero_();
+    loss_sum_.zero_();
+    correct_sum_.zero_();
+}
+
+void DrafterRank::warm_up(const data::PackedRow& row, FeatureSlot& slot) {
+    add_row(row, slot);
+    finish_step(/*learning_rate=*/0, row.blocks.weight_sum).arrived.synchronize();
 }
 
 FeatureSlot DrafterRank::make_slot(std::int64_t num_features,

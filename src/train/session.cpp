@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "warm_up_row.hpp"
+
 #include <dflash/comm/nccl_group.hpp>
 #include <dflash/core/check.hpp>
 #include <dflash/core/error.hpp>
@@ -7,6 +9,7 @@
 #include <dflash/pipeline/replica_dispatcher.hpp>
 #include <dflash/report/console.hpp>
 #include <dflash/tensor/bridge.hpp>
+#include <dflash/train/kernel_start.hpp>
 #include <dflash/train/prepared_run.hpp>
 #include <dflash/train/row_stream.hpp>
 #include <dflash/train/run_folder.hpp>
@@ -18,6 +21,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <map>
 #include <thread>
 
@@ -41,6 +45,8 @@ class Session : NonCopyable {
     void load_targets();
     void build_drafters();
     void make_slots();
+    void warm_up();
+    void set_weights();
     void make_pipeline();
 
     gpu::Worker& worker_at(int position) { return *workers_[static_cast<std::size_t>(position)]; }
@@ -49,6 +55,7 @@ class Session : NonCopyable {
     Settings settings_;
     std::optional<Checkpoint> checkpoint_;
     FirstError first_error_;
+    KernelStart kernels_;
     std::vector<FeatureSlot> slots_;
     std::vector<std::unique_ptr<TargetReplica>> targets_;
     std::vector<std::unique_ptr<DrafterRank>> ranks_;
@@ -63,10 +70,14 @@ class Session : NonCopyable {
 };
 
 Session::Session(PreparedRun run, const TrainRequest& request, std::optional<Checkpoint> checkpoint)
-    : run_(std::move(run)), settings_(request.settings), checkpoint_(std::move(checkpoint)) {
+    : run_(std::move(run)),
+      settings_(request.settings),
+      checkpoint_(std::move(checkpoint)),
+      kernels_(run_, settings_.cache, first_error_) {
     set_up_torch_process();
     comm::set_nccl_defaults();
     start_workers();
+    kernels_.prepare(workers_);
     load_targets();
     build_drafters();
     make_slots();
@@ -79,7 +90,10 @@ Session::Session(PreparedRun run, const TrainRequest& request, std::optional<Che
         ranks_,
         settings_.eval);
     evaluator_->allocate(run_.draft.config.num_features(), run_.draft.config.hidden_size);
+    warm_up();
+    set_weights();
     make_pipeline();
+    kernels_.seal();
 }
 
 void Session::start_workers() {
@@ -115,20 +129,6 @@ void Session::load_targets() {
 
 void Session::build_drafters() {
     const model::DraftConfig& config = run_.draft.config;
-    at::Tensor flat_fp32;
-    if (checkpoint_) {
-        flat_fp32 = checkpoint_->optimizer.master;
-    } else if (run_.init) {
-        flat_fp32 = run_.init->flat_fp32;
-    } else {
-        std::int64_t parameters = 0;
-        for (const model::WeightSpec& spec : model::weight_specs(config)) {
-            parameters += c10::multiply_integers(spec.shape);
-        }
-        flat_fp32 = at::empty({parameters}, at::kFloat);
-        model::initialize_weights(
-            config, static_cast<std::uint64_t>(settings_.run.seed), flat_fp32);
-    }
     const TrainSettings& train = settings_.train;
     const AdamWOptions options{.beta1 = train.betas.at(0),
                                .beta2 = train.betas.at(1),
@@ -156,10 +156,10 @@ void Session::build_drafters() {
                     target::load_ends(run_.location.folder,
                                       {.device = device, .dtype = compute_dtype(worker.device())});
             }
-            drafter.build(config, {ends.embed_VH, ends.head_VH}, options, flat_fp32);
-            if (checkpoint_) {
-                drafter.restore(checkpoint_->optimizer, checkpoint_->progress.step);
-            }
+            drafter.build(config,
+                          {ends.embed_VH, ends.head_VH},
+                          options,
+                          kernels_.make_attention(config, worker.device()));
             synchronize_stream(worker.device());
         });
     }
@@ -188,6 +188,50 @@ void Session::make_slots() {
             slots_[s] = owner.make_slot(run_.draft.config.num_features(),
                                         run_.plan.max_row_tokens,
                                         run_.draft.config.hidden_size);
+        });
+    }
+}
+
+/// A full-size row through every target and every drafter, so that libraries load and allocate now
+/// what they need. CPU devices have nothing to load.
+void Session::warm_up() {
+    const bool any_gpu = std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+        return worker->device().is_cuda();
+    });
+    if (!any_gpu) {
+        return;
+    }
+    const data::PackedRow row =
+        make_warm_up_row(run_.pack.block, run_.plan.max_row_tokens, run_.plan.max_row_blocks);
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+        targets_[i]->worker().call([&] { targets_[i]->capture(row, slots_[i % slots_.size()]); });
+    }
+    // At the same time: a step ends with a collective.
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        ranks_[rank]->worker().post([&, rank] { ranks_[rank]->warm_up(row, slots_[rank]); });
+    }
+    for (const auto& rank : ranks_) {
+        rank->worker().call([] {});
+    }
+    first_error_.rethrow_if_failed();
+}
+
+void Session::set_weights() {
+    at::Tensor flat_fp32;
+    if (!checkpoint_ && run_.init) {
+        flat_fp32 = run_.init->flat_fp32;
+    } else if (!checkpoint_) {
+        flat_fp32 = model::make_initial_weights(run_.draft.config,
+                                                static_cast<std::uint64_t>(settings_.run.seed));
+    }
+    for (const auto& rank : ranks_) {
+        rank->worker().call([&] {
+            if (checkpoint_) {
+                rank->set_state(checkpoint_->optimizer, checkpoint_->progress.step);
+            } else {
+                rank->set_weights(flat_fp32);
+            }
+            synchronize_stream(rank->worker().device());
         });
     }
 }
@@ -240,7 +284,13 @@ Progress Session::train(const std::string& folder, RunReport& report, StopSignal
          .settings = settings_},
         checkpoint_ ? checkpoint_->progress : Progress{});
     try {
-        return trainer.run();
+        const Progress progress = trainer.run();
+        if (const std::vector<std::string> changes = kernels_.changes_since_seal();
+            !changes.empty()) {
+            log_warning("after the start, where nothing should have been loaded or allocated: {}",
+                        fmt::join(changes, ", "));
+        }
+        return progress;
     } catch (...) {
         // Whatever waits for this thread is woken, and the first error of the run is the one that
         // is told.

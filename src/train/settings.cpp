@@ -200,6 +200,14 @@ void ReportSettings::declare(SettingList& list) {
         "report.every", every, "time between lines on the screen", {.above = 0, .maths = false});
 }
 
+void CacheSettings::declare(SettingList& list) {
+    list.add("cache.dir",
+             dir,
+             "folder for what is made once: compiled kernels; empty: $XDG_CACHE_HOME/dflash or "
+             "~/.cache/dflash",
+             {.maths = false});
+}
+
 SettingList Settings::list() {
     SettingList all;
     run.declare(all);
@@ -209,6 +217,7 @@ SettingList Settings::list() {
     eval.declare(all);
     checkpoint.declare(all);
     report.declare(all);
+    cache.declare(all);
     return all;
 }
 

@@ -29,11 +29,7 @@ void set_up_torch(const gpu::Device& device) {
 }
 
 gpu::StreamView current_stream(const gpu::Device& device) {
-    if (!device.is_cuda()) {
-        return {};
-    }
-    return gpu::StreamView(
-        c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device.ordinal)).stream());
+    return tensor::current_stream(tensor::torch_device(device));
 }
 
 at::ScalarType compute_dtype(const gpu::Device& device) {

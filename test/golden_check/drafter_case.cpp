@@ -65,15 +65,22 @@ std::string DrafterCase::path(const std::string& key) const {
     return folder + "/" + json.require_string(key, folder + "/case.json");
 }
 
-std::unique_ptr<model::Drafter> DrafterCase::make_drafter(at::Device device) const {
+std::unique_ptr<model::Drafter> DrafterCase::make_oracle(at::Device device) const {
+    return make_drafter(device, at::kFloat, std::make_unique<model::TiledAttention>(device));
+}
+
+std::unique_ptr<model::Drafter> DrafterCase::make_drafter(
+    at::Device device,
+    at::ScalarType dtype,
+    std::unique_ptr<model::BlockAttention> attention) const {
     const io::SafetensorsFile frozen(path("frozen"));
     auto drafter = std::make_unique<model::Drafter>(
         config,
-        model::FrozenEnds{tensor::load(frozen.at("embed_tokens.weight"), device, at::kFloat),
-                          tensor::load(frozen.at("lm_head.weight"), device, at::kFloat)},
+        model::FrozenEnds{tensor::load(frozen.at("embed_tokens.weight"), device, dtype),
+                          tensor::load(frozen.at("lm_head.weight"), device, dtype)},
         device,
-        at::kFloat,
-        std::make_unique<model::TiledAttention>(device));
+        dtype,
+        std::move(attention));
     const io::SafetensorsFile file(path("weights"));
     const std::vector<model::WeightSpec>& specs = drafter->weights().specs();
     for (std::size_t i = 0; i < specs.size(); ++i) {

@@ -42,8 +42,14 @@ struct DrafterCase {
     /// Path of a file named by case.json.
     std::string path(const std::string& key) const;
 
-    /// A drafter in fp32 with the case's weights.
-    std::unique_ptr<model::Drafter> make_drafter(at::Device device) const;
+    /// A drafter with the case's weights.
+    std::unique_ptr<model::Drafter> make_drafter(
+        at::Device device,
+        at::ScalarType dtype,
+        std::unique_ptr<model::BlockAttention> attention) const;
+
+    /// In fp32, with the tiled attention.
+    std::unique_ptr<model::Drafter> make_oracle(at::Device device) const;
 
     /// Sequences of `members`, packed one after another.
     data::PackedRow make_row(const std::vector<std::size_t>& members, const Anchors& anchors) const;

@@ -2,7 +2,9 @@
 // Mode "step": hidden rows, loss, slot weights and gradients of one batch, with the sequences
 // packed into one row and one by one.
 #include "drafter_case.hpp"
+#include "gpu_kernels.hpp"
 
+#include <dflash/model/kernel_attention.hpp>
 #include <dflash/tensor/bridge.hpp>
 
 #include <cmath>
@@ -24,6 +26,11 @@ constexpr double kRampSum = 6e-4;
 constexpr double kNorm = 2e-5;    // half of kSumOfSquares, as a norm is its root
 constexpr double kLogits = 1e-4;  // of the targets' table
 
+// Bounds of a step in bf16: what autograd makes on these cases where everything is rounded to bf16
+// (docs/numerics.md).
+constexpr double kRoundedLoss = 5e-3;
+constexpr double kRoundedGradient = 6e-2;
+
 /// Results of a batch in the layout of the case: sequences, their anchors, slots.
 struct StepResult {
     double numerator = 0;
@@ -40,10 +47,10 @@ struct StepResult {
 
 /// Runs every group of sequences as one row and adds up.
 StepResult run_step(const DrafterCase& c,
+                    const std::unique_ptr<model::Drafter>& drafter,
                     const Anchors& anchors,
-                    const std::vector<std::vector<std::size_t>>& groups,
-                    at::Device device) {
-    const auto drafter = c.make_drafter(device);
+                    const std::vector<std::vector<std::size_t>>& groups) {
+    const at::ScalarType dtype = drafter->weights().compute_flat().scalar_type();
     const std::int64_t b = static_cast<std::int64_t>(anchors.size());
     const std::int64_t N = static_cast<std::int64_t>(anchors.front().size());
     const std::int64_t B = c.config.block_size;
@@ -57,7 +64,8 @@ StepResult run_step(const DrafterCase& c,
     for (const std::vector<std::size_t>& members : groups) {
         const data::PackedRow row = c.make_row(members, anchors);
         model::RowTrace trace;
-        const model::RowSums sums = drafter->forward_backward(row, c.features(members), &trace);
+        const model::RowSums sums =
+            drafter->forward_backward(row, c.features(members).to(dtype), &trace);
         result.numerator += sums.loss.item<double>();
         result.denominator += row.blocks.weight_sum;
         result.correct += sums.correct.sum().item<std::int64_t>();
@@ -222,6 +230,34 @@ void compare_gradients(const std::string& how,
                     "all weights");
 }
 
+/// A step in bf16 with the kernels of a GPU.
+void compare_rounded(const DrafterCase& c,
+                     const io::SafetensorsFile& expected,
+                     const StepResult& result,
+                     Verdict& verdict) {
+    const auto load = [&](const std::string& name) {
+        return tensor::load(expected.at(name), at::kCPU, at::kDouble);
+    };
+    verdict.compare(
+        "bf16 loss",
+        relative(result.numerator / result.denominator, c.json.require_number("loss", c.folder)),
+        kRoundedLoss,
+        "batch");
+    verdict.compare("bf16 hidden_grad rms",
+                    rms_over_rms(result.hidden_grad_bNBH, load("hidden_grad")),
+                    kRoundedGradient,
+                    "all blocks");
+    Worst worst;
+    const std::vector<model::WeightSpec> specs = model::weight_specs(c.config);
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+        if (expected.find("grad." + specs[i].name) != nullptr) {
+            worst.add(rms_over_rms(result.gradients[i], load("grad." + specs[i].name)),
+                      specs[i].name);
+        }
+    }
+    verdict.compare("bf16 gradients rms", worst.error(), kRoundedGradient, worst.where());
+}
+
 }  // namespace
 
 void check_step(const std::string& case_folder, const Options& options, Verdict& verdict) {
@@ -242,7 +278,7 @@ void check_step(const std::string& case_folder, const Options& options, Verdict&
         separate.groups.push_back({b});
     }
     for (const auto& [how, groups] : {packed, separate}) {
-        const StepResult result = run_step(c, anchors, groups, device);
+        const StepResult result = run_step(c, c.make_oracle(device), anchors, groups);
         const auto scalar = [&](const char* name) { return c.json.require_number(name, c.folder); };
         verdict.compare(how + "loss",
                         relative(result.numerator / result.denominator, scalar("loss")),
@@ -264,6 +300,15 @@ void check_step(const std::string& case_folder, const Options& options, Verdict&
                       "batch");
         compare_slots(how, c, expected, anchors, result, verdict);
         compare_gradients(how, c, expected, result, verdict);
+    }
+    if (options.device.is_cuda()) {
+        GpuKernels kernels(options.device);
+        auto attention = std::make_unique<model::KernelAttention>(
+            c.config, device, kernels.architecture(), [&](const kernels::KernelSpec& spec) {
+                return kernels.find(spec);
+            });
+        const auto drafter = c.make_drafter(device, at::kBFloat16, std::move(attention));
+        compare_rounded(c, expected, run_step(c, drafter, anchors, packed.groups), verdict);
     }
 }
 

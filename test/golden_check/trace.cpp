@@ -89,7 +89,7 @@ void compare_weights(const DrafterCase& c, model::Drafter& drafter, Verdict& ver
 void check_trace(const std::string& case_folder, const Options& options, Verdict& verdict) {
     const at::Device device = tensor::torch_device(options.device);
     const DrafterCase c(case_folder, device);
-    const auto drafter = c.make_drafter(device);
+    const auto drafter = c.make_oracle(device);
     train::AdamW optimizer(drafter->weights(),
                            read_options(*c.json.find("optimizer"), c.folder + "/case.json"));
     std::vector<std::size_t> packed;

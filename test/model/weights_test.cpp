@@ -8,13 +8,6 @@
 namespace dflash::model {
 namespace {
 
-at::Tensor initial(const DraftConfig& config, std::uint64_t seed) {
-    const DraftWeights weights(config, at::kCPU, at::kFloat);
-    const at::Tensor flat = at::empty({weights.numel()});
-    initialize_weights(config, seed, flat);
-    return flat;
-}
-
 TEST_SUITE("model.weights") {
     TEST_CASE("weights and gradients are views that tile the flat buffers") {
         const DraftConfig config = small_config({LayerType::Full, LayerType::Sliding});
@@ -53,12 +46,12 @@ TEST_SUITE("model.weights") {
         const DraftConfig two = small_config({LayerType::Full, LayerType::Full});
         const DraftConfig three =
             small_config({LayerType::Full, LayerType::Full, LayerType::Sliding});
-        const at::Tensor a = initial(two, 5);
-        CHECK(a.equal(initial(two, 5)));
-        CHECK_FALSE(a.equal(initial(two, 6)));
+        const at::Tensor a = make_initial_weights(two, 5);
+        CHECK(a.equal(make_initial_weights(two, 5)));
+        CHECK_FALSE(a.equal(make_initial_weights(two, 6)));
         const DraftWeights layout_two(two, at::kCPU, at::kFloat);
         const DraftWeights layout_three(three, at::kCPU, at::kFloat);
-        const at::Tensor b = initial(three, 5);
+        const at::Tensor b = make_initial_weights(three, 5);
         for (const char* name : {"layers.1.mlp.up_proj.weight", "fc.weight"}) {
             CHECK(layout_two.view_in(a, layout_two.index(name))
                       .equal(layout_three.view_in(b, layout_three.index(name))));
@@ -72,7 +65,7 @@ TEST_SUITE("model.weights") {
         DraftConfig config = small_config({LayerType::Full});
         config.hidden_size = 512;  // fc has more than one piece
         config.initializer_range = 0.03;
-        const at::Tensor flat = initial(config, 1);
+        const at::Tensor flat = make_initial_weights(config, 1);
         const DraftWeights layout(config, at::kCPU, at::kFloat);
         const at::Tensor fc = layout.view_in(flat, layout.index("fc.weight"));
         REQUIRE(fc.numel() > 3 * (1 << 17));

@@ -26,6 +26,8 @@ namespace dflash::model {
 struct AttentionMask {
     bool causal = false;
     std::int64_t window = 0;
+
+    bool operator==(const AttentionMask&) const = default;
 };
 
 struct AttentionInputs {
@@ -36,9 +38,8 @@ struct AttentionInputs {
     at::Tensor v_block_MKd;
 };
 
-/// Where the backward writes, in the shapes of the inputs. The context's are fp32 (fp64 for fp64
-/// inputs), since many blocks add to each of its rows; the others that or the compute dtype. Views
-/// are allowed.
+/// Where the backward writes, in the shapes and the dtype of the inputs; sums are made in fp32
+/// (fp64 for fp64 inputs). Views are allowed.
 struct AttentionGradients {
     at::Tensor dq_MQd;
     at::Tensor dk_context_TKd;

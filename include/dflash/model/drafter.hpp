@@ -66,9 +66,8 @@ class DraftWeights {
 };
 
 /// Initial weights from the seed: matrices N(0, initializer_range), norms 1; a pure function of
-/// (seed, name), the same on every device. `flat_fp32` is a CPU buffer of the layout of
-/// DraftWeights.
-void initialize_weights(const DraftConfig& config, std::uint64_t seed, at::Tensor flat_fp32);
+/// (seed, name), the same on every device. fp32 on the CPU, in the layout of DraftWeights.
+at::Tensor make_initial_weights(const DraftConfig& config, std::uint64_t seed);
 
 /// Sums of one row, as device tensors: reading them waits for the device.
 struct RowSums {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <dflash/gpu/device.hpp>
+#include <dflash/gpu/stream.hpp>
 #include <dflash/io/safetensors.hpp>
 
 #include <ATen/ATen.h>
@@ -27,6 +28,9 @@ io::DType file_dtype(at::ScalarType dtype);
 
 /// Torch's device: logical CPU devices are all Torch's one CPU, logical CUDA devices their ordinal.
 at::Device torch_device(const gpu::Device& device);
+
+/// The current Torch stream of this thread on a device; the empty view for the CPU.
+gpu::StreamView current_stream(at::Device device);
 
 /// The dtype that sums are kept in: fp32 for bf16, fp16 and fp32; fp64 for fp64 (tests only).
 at::ScalarType sum_dtype(at::ScalarType compute_dtype);

@@ -30,15 +30,23 @@ class DrafterRank {
   public:
     DrafterRank(gpu::Worker& worker, int rank, comm::ProcessGroup& group);
 
-    /// Builds the model from fp32 weights on the host (the layout of model::DraftWeights), the same
-    /// for all ranks.
+    /// Builds the model, without weights.
     void build(const model::DraftConfig& config,
                model::FrozenEnds ends,
                const AdamWOptions& options,
-               const at::Tensor& flat_fp32);
+               std::unique_ptr<model::BlockAttention> attention);
+
+    /// Starts from fp32 weights on the host (the layout of model::DraftWeights), the same for all
+    /// ranks.
+    void set_weights(const at::Tensor& flat_fp32);
 
     /// Continues from saved optimizer state.
-    void restore(const OptimizerState& state, std::int64_t steps);
+    void set_state(const OptimizerState& state, std::int64_t steps);
+
+    /// A whole step with that row in every part but the result: weights, moments and sums are
+    /// undefined afterwards. Makes libraries load and allocate what steps of that size need. All
+    /// ranks do it at the same time.
+    void warm_up(const data::PackedRow& row, FeatureSlot& slot);
 
     /// Meets the other drafters; all do it at the same time, once.
     void join() { group_.join(rank_); }

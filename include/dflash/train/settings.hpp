@@ -91,6 +91,11 @@ struct ReportSettings {
     void declare(SettingList& list);
 };
 
+struct CacheSettings {
+    std::string dir;  ///< empty: $XDG_CACHE_HOME/dflash, or ~/.cache/dflash
+    void declare(SettingList& list);
+};
+
 struct Settings {
     RunSettings run;
     TrainSettings train;
@@ -99,6 +104,7 @@ struct Settings {
     EvalSettings eval;
     CheckpointSettings checkpoint;
     ReportSettings report;
+    CacheSettings cache;
 
     /// All settings, bound to the fields of this object.
     SettingList list();

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which kernels a model needs: the lists that go into the compile barrier, and those that packs are
+// built of.
+#pragma once
+
+#include <dflash/kernels/architecture.hpp>
+#include <dflash/kernels/kernel_spec.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace dflash::kernels {
+
+/// How layers of a drafter attend.
+struct LayerKind {
+    bool causal = false;    ///< slots of a block see only those up to themselves
+    bool windowed = false;  ///< there is a sliding window
+
+    bool operator==(const LayerKind&) const = default;
+};
+
+/// Sizes of a drafter that are compiled into its kernels. Lengths of rows, numbers of blocks and
+/// windows are not.
+struct DrafterKernelShape {
+    std::int64_t hidden_size = 0;
+    std::int64_t num_heads = 0;
+    std::int64_t num_kv_heads = 0;
+    std::int64_t head_dim = 0;
+    std::int64_t block_size = 0;
+    std::vector<LayerKind> layers;  ///< the kinds of all layers; repetitions do no harm
+};
+
+/// Sizes of a target that are compiled into the kernels of its forward.
+struct TargetKernelShape {
+    std::int64_t hidden_size = 0;
+    std::int64_t head_dim = 0;
+    std::int64_t rotary_columns = 0;  ///< 0: all of a head
+    bool head_norm = false;           ///< norms of q and k (Qwen3)
+};
+
+/// Kernels of a drafter's forward and backward. Throws Error{Config} naming the size that the
+/// kernels do not have: head size 32, 64, 128 or 256, 1 to 8 query heads for a key head, blocks of
+/// 2 to 32.
+std::vector<KernelSpec> drafter_kernels(const DrafterKernelShape& shape,
+                                        const Architecture& architecture);
+
+/// Kernels of a target's forward.
+std::vector<KernelSpec> target_kernels(const TargetKernelShape& shape);
+
+/// A drafter that packs are built for.
+struct ShippedDrafter {
+    std::string name;  ///< of its target
+    DrafterKernelShape drafter;
+    TargetKernelShape target;
+};
+
+/// The published drafters (spec: config.json of z-lab's Qwen3-4B, Qwen3-8B, Qwen3.5-27B and
+/// Qwen3.6-27B DFlash checkpoints), that of the demo, and one with heads of 256.
+std::vector<ShippedDrafter> shipped_drafters();
+
+/// The union of their kernels.
+std::vector<KernelSpec> shipped_kernels(const Architecture& architecture);
+
+}  // namespace dflash::kernels

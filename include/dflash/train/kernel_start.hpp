@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of a run: which ones its models need, compiled once and loaded on every GPU before
+// the first step.
+#pragma once
+
+#include <dflash/gpu/worker.hpp>
+#include <dflash/kernels/compile_barrier.hpp>
+#include <dflash/model/kernel_attention.hpp>
+#include <dflash/train/prepared_run.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace dflash::train {
+
+/// Where kernels are kept and looked for, from cache.dir.
+kernels::CacheOptions kernel_cache_options(const CacheSettings& settings);
+
+/// Owns the compile barrier and what it needs. On CPU devices the barrier has no kernels. Must live
+/// longer than the workers.
+class KernelStart : NonCopyable {
+  public:
+    KernelStart(const PreparedRun& run, const CacheSettings& settings, FirstError& first_error);
+
+    /// Compiles what is missing and loads everything, on all workers at the same time; logs where
+    /// every kernel came from. Throws KernelError (exit 4) with the compiler's log.
+    void prepare(const std::vector<std::unique_ptr<gpu::Worker>>& workers);
+
+    /// The attention of a drafter on that device: by kernels on a GPU, tiled on the CPU.
+    std::unique_ptr<model::BlockAttention> make_attention(const model::DraftConfig& config,
+                                                          const gpu::Device& device) const;
+
+    /// Ends the start: after it kernels, modules and device memory are there to stay, and what
+    /// changes is counted.
+    void seal();
+
+    /// What was counted since, one text for each that is not 0: "3 cudaMalloc".
+    std::vector<std::string> changes_since_seal() const;
+
+  private:
+    kernels::KernelBuilder builder_;
+    std::unique_ptr<kernels::KernelDriver> driver_;
+    kernels::CompileBarrier barrier_;
+};
+
+}  // namespace dflash::train

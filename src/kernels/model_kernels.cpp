@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one place that knows which kernels a model is made of; what calls them must use no others, or
+// the compile barrier refuses.
+#include <dflash/core/check.hpp>
+#include <dflash/core/error.hpp>
+#include <dflash/kernels/attention.hpp>
+#include <dflash/kernels/head_norm.hpp>
+#include <dflash/kernels/model_kernels.hpp>
+#include <dflash/kernels/rms_norm.hpp>
+#include <dflash/kernels/swiglu.hpp>
+
+#include <algorithm>
+#include <fmt/format.h>
+
+namespace dflash::kernels {
+namespace {
+
+[[noreturn]] void refuse(const std::string& name, std::int64_t got, const std::string& expected) {
+    throw Error(ErrorKind::Config,
+                {.what = fmt::format("draft.{}: got {}, expected {}", name, got, expected),
+                 .where = "the drafter's attention kernels",
+                 .cause = {},
+                 .hint = "Choose another size, or train on CPU devices, which have no limit"});
+}
+
+void check_shape(const DrafterKernelShape& shape) {
+    if (shape.head_dim != 32 && shape.head_dim != 64 && shape.head_dim != 128 &&
+        shape.head_dim != 256) {
+        refuse("head_dim", shape.head_dim, "32, 64, 128 or 256");
+    }
+    constexpr std::int64_t kMaxGroup = 8;
+    if (shape.num_kv_heads < 1 || shape.num_heads % shape.num_kv_heads != 0 ||
+        shape.num_heads / shape.num_kv_heads > kMaxGroup || shape.num_heads < 1) {
+        refuse("num_heads",
+               shape.num_heads,
+               fmt::format(
+                   "1 to {} times draft.num_kv_heads, which is {}", kMaxGroup, shape.num_kv_heads));
+    }
+    if (shape.block_size < 2 || shape.block_size > 32) {
+        refuse("block_size", shape.block_size, "2 to 32");
+    }
+}
+
+}  // namespace
+
+std::vector<KernelSpec> drafter_kernels(const DrafterKernelShape& shape,
+                                        const Architecture& architecture) {
+    check_shape(shape);
+    std::vector<std::vector<KernelSpec>> lists;
+    for (const LayerKind& kind : shape.layers) {
+        lists.push_back(
+            attention_kernels({.head_dim = narrow<int>(shape.head_dim),
+                               .group = narrow<int>(div_exact(shape.num_heads, shape.num_kv_heads)),
+                               .block_size = narrow<int>(shape.block_size),
+                               .causal = kind.causal,
+                               .windowed = kind.windowed},
+                              architecture));
+    }
+    lists.push_back(drafter_rms_norm_kernels(shape.hidden_size));
+    // Gradients of q and k come from attention in bf16.
+    lists.push_back(drafter_head_norm_kernels({.head_dim = shape.head_dim}, Element::BFloat16));
+    lists.push_back({swiglu_forward_kernel(), swiglu_backward_kernel()});
+    return merge_kernels(lists);
+}
+
+std::vector<KernelSpec> target_kernels(const TargetKernelShape& shape) {
+    return merge_kernels(
+        {target_rms_norm_kernels(shape.hidden_size),
+         target_head_norm_kernels(
+             {.head_dim = shape.head_dim, .rotary_columns = shape.rotary_columns}, shape.head_norm),
+         {swiglu_forward_kernel()}});
+}
+
+std::vector<ShippedDrafter> shipped_drafters() {
+    // Blocks are causal in sliding layers only.
+    constexpr LayerKind kFull{};
+    constexpr LayerKind kSliding{.causal = true, .windowed = true};
+    const auto qwen = [](std::int64_t hidden_size, std::vector<LayerKind> layers) {
+        return DrafterKernelShape{.hidden_size = hidden_size,
+                                  .num_heads = 32,
+                                  .num_kv_heads = 8,
+                                  .head_dim = 128,
+                                  .block_size = 16,
+                                  .layers = std::move(layers)};
+    };
+    const auto qwen3_target = [](std::int64_t hidden_size) {
+        return TargetKernelShape{.hidden_size = hidden_size, .head_dim = 128, .head_norm = true};
+    };
+    // Its full-attention layers: heads of 256, of which a quarter turns.
+    const TargetKernelShape dense_27b{
+        .hidden_size = 5120, .head_dim = 256, .rotary_columns = 64, .head_norm = true};
+    return {
+        {"Qwen3-4B", qwen(2560, {kFull}), qwen3_target(2560)},
+        {"Qwen3-8B", qwen(4096, {kFull}), qwen3_target(4096)},
+        {"Qwen3.5-27B", qwen(5120, {kFull}), dense_27b},
+        {"Qwen3.6-27B", qwen(5120, {kFull, kSliding}), dense_27b},
+        {"SmolLM2-135M",
+         {.hidden_size = 576,
+          .num_heads = 9,
+          .num_kv_heads = 3,
+          .head_dim = 64,
+          .block_size = 16,
+          .layers = {kFull}},
+         {.hidden_size = 576, .head_dim = 64}},
+        {"heads of 256",
+         {.hidden_size = 5120,
+          .num_heads = 24,
+          .num_kv_heads = 4,
+          .head_dim = 256,
+          .block_size = 16,
+          .layers = {kFull}},
+         dense_27b},
+    };
+}
+
+std::vector<KernelSpec> shipped_kernels(const Architecture& architecture) {
+    std::vector<std::vector<KernelSpec>> lists;
+    for (const ShippedDrafter& shipped : shipped_drafters()) {
+        lists.push_back(drafter_kernels(shipped.drafter, architecture));
+        lists.push_back(target_kernels(shipped.target));
+    }
+    return merge_kernels(lists);
+}
+
+}  // namespace dflash::kernels

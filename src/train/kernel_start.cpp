@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dflash/core/log.hpp>
+#include <dflash/model/tiled_attention.hpp>
+#include <dflash/tensor/bridge.hpp>
+#include <dflash/train/kernel_start.hpp>
+#include <dflash/train/run_kernels.hpp>
+
+#include <ATen/Context.h>
+#include <algorithm>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <fmt/format.h>
+
+namespace dflash::train {
+namespace {
+
+bool any_gpu(const std::vector<gpu::Device>& devices) {
+    return std::any_of(
+        devices.begin(), devices.end(), [](const gpu::Device& device) { return device.is_cuda(); });
+}
+
+std::vector<kernels::Participant> participants(const PreparedRun& run) {
+    const std::vector<int>& drafters = run.plan.roles.drafters;
+    std::vector<kernels::Participant> result;
+    for (const gpu::Device& device : run.devices) {
+        const bool drafts =
+            std::find(drafters.begin(), drafters.end(), device.position) != drafters.end();
+        result.push_back({device, drafts});
+    }
+    return result;
+}
+
+/// Calls of cudaMalloc and cudaFree by LibTorch's allocator, on all GPUs of the run.
+std::int64_t device_memory_calls(const std::vector<gpu::Device>& devices) {
+    at::globalContext().lazyInitDevice(at::kCUDA);  // before it the allocator knows no device
+    std::int64_t calls = 0;
+    for (const gpu::Device& device : devices) {
+        if (device.is_cuda()) {
+            const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(
+                static_cast<c10::DeviceIndex>(device.ordinal));
+            calls += stats.num_device_alloc + stats.num_device_free;
+        }
+    }
+    return calls;
+}
+
+}  // namespace
+
+kernels::CacheOptions kernel_cache_options(const CacheSettings& settings) {
+    const std::string root = settings.dir.empty() ? kernels::default_cache_root() : settings.dir;
+    return {.folder = root.empty() ? root : root + "/kernels",
+            .packs = kernels::default_pack_folders()};
+}
+
+KernelStart::KernelStart(const PreparedRun& run,
+                         const CacheSettings& settings,
+                         FirstError& first_error)
+    : builder_(kernels::SourceSet::embedded(), kernel_cache_options(settings)),
+      driver_(any_gpu(run.devices) ? kernels::make_cuda_driver() : nullptr),
+      barrier_(participants(run), builder_, driver_.get(), first_error) {
+    barrier_.require(
+        "drafter",
+        [shape = kernel_shape(run.draft.config)](const kernels::Architecture& architecture) {
+            return kernels::drafter_kernels(shape, architecture);
+        });
+    if (driver_ != nullptr) {
+        barrier_.watch("cudaMalloc and cudaFree",
+                       [devices = run.devices] { return device_memory_calls(devices); });
+    }
+}
+
+void KernelStart::prepare(const std::vector<std::unique_ptr<gpu::Worker>>& workers) {
+    std::vector<gpu::Worker*> all;
+    for (const auto& worker : workers) {
+        all.push_back(worker.get());
+    }
+    barrier_.prepare(all);
+    if (driver_ != nullptr) {
+        for (const std::string& line : barrier_.report().to_lines()) {
+            log_info("kernels   {}", line);
+        }
+    }
+}
+
+std::unique_ptr<model::BlockAttention> KernelStart::make_attention(
+    const model::DraftConfig& config, const gpu::Device& device) const {
+    const at::Device on = tensor::torch_device(device);
+    if (!device.is_cuda()) {
+        return std::make_unique<model::TiledAttention>(on);
+    }
+    return std::make_unique<model::KernelAttention>(
+        config, on, barrier_.architecture(device), [&](const kernels::KernelSpec& spec) {
+            return barrier_.kernel(spec, device);
+        });
+}
+
+void KernelStart::seal() {
+    barrier_.seal();
+}
+
+std::vector<std::string> KernelStart::changes_since_seal() const {
+    std::vector<std::string> changes;
+    for (const kernels::CounterReading& counter : barrier_.counters_after_seal()) {
+        if (counter.count != 0) {
+            changes.push_back(fmt::format("{} {}", counter.count, counter.name));
+        }
+    }
+    return changes;
+}
+
+}  // namespace dflash::train

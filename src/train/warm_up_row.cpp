@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "warm_up_row.hpp"
+
+#include <dflash/data/anchors.hpp>
+
+#include <algorithm>
+#include <vector>
+
+namespace dflash::train {
+
+data::PackedRow make_warm_up_row(const data::BlockRule& rule,
+                                 std::int64_t num_tokens,
+                                 std::int64_t num_blocks) {
+    data::PackedRow row;
+    const std::int64_t documents = std::max<std::int64_t>(
+        1, std::min((num_blocks + rule.max_anchors - 1) / rule.max_anchors, num_tokens / 2));
+    for (std::int64_t i = 0; i < documents; ++i) {
+        const auto share = [&](std::int64_t all) {
+            return all * (i + 1) / documents - all * i / documents;
+        };
+        const std::int64_t length = share(num_tokens);
+        const std::int64_t blocks =
+            std::min({share(num_blocks), rule.max_anchors, std::max<std::int64_t>(length - 1, 0)});
+        const std::vector<TokenId> tokens(static_cast<std::size_t>(length), 0);
+        const std::vector<std::uint8_t> trainable(tokens.size(), 1);
+        std::vector<std::int32_t> anchors;
+        for (std::int64_t n = 0; n < blocks; ++n) {
+            anchors.push_back(static_cast<std::int32_t>(n * (length - 1) / blocks));
+        }
+        data::append_document(row, /*id=*/i, tokens);
+        data::append_blocks(row, trainable, anchors, rule);
+    }
+    return row;
+}
+
+}  // namespace dflash::train

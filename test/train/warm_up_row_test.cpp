@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <warm_up_row.hpp>
+
+namespace dflash::train {
+
+TEST_SUITE("train.warm_up_row") {
+    TEST_CASE("the row is as large as asked for, and no document has too many blocks") {
+        const data::BlockRule rule{.block_size = 8, .max_anchors = 50};
+        for (const auto& [tokens, blocks] :
+             {std::pair<std::int64_t, std::int64_t>{1000, 120}, {777, 50}, {64, 1}, {500, 400}}) {
+            CAPTURE(tokens);
+            CAPTURE(blocks);
+            const data::PackedRow row = make_warm_up_row(rule, tokens, blocks);
+            CHECK(row.num_tokens() == tokens);
+            CHECK(row.blocks.num_blocks() == blocks);
+            CHECK(!row.blocks.head_rows.empty());
+            for (const data::Document& document : row.documents) {
+                CHECK(document.num_blocks <= 50);
+            }
+        }
+    }
+
+    TEST_CASE("where there is no place for all blocks there are as many as fit") {
+        const data::BlockRule rule{.block_size = 4, .max_anchors = 512};
+        const data::PackedRow row = make_warm_up_row(rule, 10, 40);
+        CHECK(row.num_tokens() == 10);
+        CHECK(row.blocks.num_blocks() == 9);
+    }
+}
+
+}  // namespace dflash::train

@@ -36,6 +36,8 @@ std::optional<std::string_view> foreign_format(std::string_view bytes) {
     return std::nullopt;
 }
 
+constexpr const char* kWriteAgain = "Write the file again, or leave it out of the list";
+
 [[noreturn]] void refuse_file(const io::JsonLines& file, std::string what, std::string hint) {
     throw Error(
         ErrorKind::Data,
@@ -49,7 +51,7 @@ DataFiles::DataFiles(const std::vector<std::string>& paths) {
         const auto file_index = narrow<std::int32_t>(files_.size());
         const io::JsonLines& file = files_.emplace_back(path);
         if (file.bytes().empty()) {
-            refuse_file(file, "the file is empty, expected one row a line", "");
+            refuse_file(file, "the file is empty, expected one row a line", kWriteAgain);
         }
         if (const auto format = foreign_format(file.bytes())) {
             refuse_file(file,
@@ -65,7 +67,8 @@ DataFiles::DataFiles(const std::vector<std::string>& paths) {
             }
         }
         if (rows_.size() == rows_before) {
-            refuse_file(file, "the file has only blank lines, expected one row a line", "");
+            refuse_file(
+                file, "the file has only blank lines, expected one row a line", kWriteAgain);
         }
         // Its lines would all be refused one by one, with nothing said about the file.
         const std::string_view first = file.line(rows_[rows_before].line).text;

@@ -60,6 +60,12 @@ std::string describe(const Device& device) {
     return device.is_cuda() ? describe_gpu(device.ordinal) : cpu_name();
 }
 
+int num_multiprocessors(int ordinal) {
+    int count = 0;
+    check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ordinal));
+    return count;
+}
+
 DeviceMemory memory_of(const Device& device) {
     if (!device.is_cuda()) {
         return host_memory();

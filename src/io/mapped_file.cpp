@@ -50,13 +50,15 @@ MappedFile::MappedFile(std::string path, ErrorKind kind) : path_(std::move(path)
         throw storage_error("cannot read", path_, errno, kind);
     }
     if (!S_ISREG(status.st_mode)) {
-        throw Error(kind,
-                    {.what = fmt::format("{} is {}, expected a file",
-                                         path_,
-                                         S_ISDIR(status.st_mode) ? "a folder" : "no regular file"),
-                     .where = path_,
-                     .cause = {},
-                     .hint = {}});
+        throw Error(
+            kind,
+            {.what = fmt::format("{} is {}, expected a file",
+                                 path_,
+                                 S_ISDIR(status.st_mode) ? "a folder" : "no regular file"),
+             .where = path_,
+             .cause = {},
+             .hint = S_ISFIFO(status.st_mode) ? "Write what comes out of the pipe to a file first"
+                                              : "Check the path"});
     }
     if (status.st_size == 0) {
         return;

@@ -85,10 +85,12 @@ class HeaderReader {
     }
 
   private:
-    [[noreturn]] void fail(std::string what, std::string hint = {}) const {
-        throw Error(
-            ErrorKind::Data,
-            {.what = std::move(what), .where = path_, .cause = {}, .hint = std::move(hint)});
+    [[noreturn]] void fail(std::string what) const {
+        throw Error(ErrorKind::Data,
+                    {.what = std::move(what),
+                     .where = path_,
+                     .cause = {},
+                     .hint = "The file is damaged or cut short: download or copy it again"});
     }
 
     [[noreturn]] void fail_entry(std::string_view name,
@@ -100,12 +102,9 @@ class HeaderReader {
 
     /// The header, after its length has been checked against the file.
     std::string_view header_text() const {
-        constexpr std::string_view kPartial =
-            "The file may be cut short: download or copy it again";
         if (file_.size() < kLengthBytes) {
-            fail(
-                fmt::format("no safetensors file: got {} bytes, expected at least 8", file_.size()),
-                std::string(kPartial));
+            fail(fmt::format("no safetensors file: got {} bytes, expected at least 8",
+                             file_.size()));
         }
         std::uint64_t length = 0;
         for (std::size_t i = kLengthBytes; i-- > 0;) {
@@ -115,8 +114,7 @@ class HeaderReader {
         if (length > available) {
             fail(fmt::format("the header is {} bytes long, the file has {} after the length",
                              length,
-                             available),
-                 std::string(kPartial));
+                             available));
         }
         if (length > kMaxHeaderBytes) {
             fail(fmt::format(

@@ -21,8 +21,18 @@ std::string free_space(const std::string& path) {
     return error ? "" : fmt::format(", {} bytes free", space.available);
 }
 
-std::string hint_of(int error_number) {
+std::string hint_of(int error_number, const std::string& path) {
     switch (error_number) {
+        case ENOENT:
+        case ENOTDIR:
+        case ELOOP:
+        case ENAMETOOLONG: {
+            std::error_code ignored;
+            return std::filesystem::path(path).is_absolute()
+                       ? "Check the path"
+                       : fmt::format("Check the path; it begins in the working directory {}",
+                                     std::filesystem::current_path(ignored).string());
+        }
         case ENOSPC:
         case EDQUOT:
             return "Free some space there, or choose another folder";
@@ -53,7 +63,7 @@ Error storage_error(std::string_view what,
                  {.what = fmt::format("{} {}", what, path),
                   .where = path,
                   .cause = std::move(cause),
-                  .hint = hint_of(error_number)});
+                  .hint = hint_of(error_number, path)});
 }
 
 }  // namespace dflash::io

@@ -111,7 +111,11 @@ Compression compression_of(std::span<const std::byte> bytes) {
     if (starts_with({0x1F, 0x8B})) {
         return Compression::Gzip;
     }
-    if (starts_with({0x28, 0xB5, 0x2F, 0xFD})) {
+    // A skippable frame (RFC 8878 section 3.1.2) is what files of parallel packers begin with.
+    const bool is_skippable = bytes.size() >= 4 && bytes[1] == std::byte{0x2A} &&
+                              bytes[2] == std::byte{0x4D} && bytes[3] == std::byte{0x18} &&
+                              (bytes[0] & std::byte{0xF0}) == std::byte{0x50};
+    if (is_skippable || starts_with({0x28, 0xB5, 0x2F, 0xFD})) {
         return Compression::Zstd;
     }
     return Compression::None;

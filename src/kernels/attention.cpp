@@ -292,6 +292,7 @@ void attention_row_terms(const AttentionKernels& kernels,
     const std::int64_t rows = num_tokens * problem.num_key_heads * shape.group;
     const std::int64_t rows_per_block =
         kRowTermsThreads / (shape.head_dim / 8) * std::int64_t{kRowTermsPerLane};
+    DFLASH_CHECK(rows <= std::numeric_limits<std::uint32_t>::max(), "{} rows", rows);
     DFLASH_CHECK(reinterpret_cast<std::uintptr_t>(row_terms) % 16 == 0,
                  "attention: row terms at {}; 16-byte alignment expected",
                  row_terms);

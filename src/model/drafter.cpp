@@ -11,7 +11,6 @@
 #include <dflash/model/tiled_attention.hpp>
 #include <dflash/tensor/bridge.hpp>
 #include <dflash/tensor/linear.hpp>
-#include <dflash/tensor/rms_norm.hpp>
 #include <dflash/tensor/swiglu.hpp>
 
 #include <algorithm>
@@ -67,15 +66,12 @@ void take_all(BufferSet& buffers, const DraftConfig& config, const Shapes& s, st
 struct Drafter::Buffers {
     at::Device device;
     BufferSet set;
-    std::unique_ptr<BlockAttention> attention;
+    DrafterPaths paths;
     std::vector<LayerWeights> weights;
     std::vector<LayerWeights> gradients;
 
-    Buffers(const DraftConfig& config,
-            const DraftWeights& all,
-            at::Device on,
-            std::unique_ptr<BlockAttention> with)
-        : device(on), set(on), attention(std::move(with)) {
+    Buffers(const DraftConfig& config, const DraftWeights& all, at::Device on, DrafterPaths by)
+        : device(on), set(on), paths(std::move(by)) {
         for (std::int64_t i = 0; i < config.num_layers(); ++i) {
             weights.emplace_back(all, all.compute_flat(), i);
             gradients.emplace_back(all, all.gradient_flat(), i);
@@ -92,14 +88,15 @@ class RowPass {
             const FrozenEnds& ends,
             const DraftWeights& weights,
             BufferSet& buffers,
-            BlockAttention& attention,
+            const DrafterPaths& paths,
             at::Device device,
             const data::PackedRow& row,
             const at::Tensor& features_KTH)
         : config_(config),
           weights_(weights),
           buffers_(buffers),
-          attention_(attention),
+          attention_(*paths.attention),
+          ops_(*paths.row_ops),
           features_KTH_(features_KTH),
           s(config,
             row.num_tokens(),
@@ -116,7 +113,7 @@ class RowPass {
                      config.block_size);
         tensor::expect_shape(features_KTH, {config.num_features(), s.T, s.H}, "features");
         tensor::expect_dtype(features_KTH, s.compute, "features");
-        attention.set_row(row.blocks, s.T);
+        attention_.set_row(row.blocks, s.T);
         const std::vector<float> frequencies =
             tensor::rotary_frequencies(config.rope_theta, config.head_dim);
         block_rotary_ = tensor::rotary_table(in.block_position_M, frequencies);
@@ -135,6 +132,7 @@ class RowPass {
                           layers[narrow<std::size_t>(i)],
                           layer_inputs(i),
                           attention_,
+                          ops_,
                           activations_.back(),
                           scratch_);
         }
@@ -142,13 +140,16 @@ class RowPass {
 
     /// Final-norm output of all block rows, a new tensor.
     at::Tensor hidden() const {
-        return tensor::rms_norm(activations_.back().h_out_MH, norm_weight(), s.eps);
+        const at::Tensor& h_MH = activations_.back().h_out_MH;
+        at::Tensor hidden_MH = at::empty_like(h_MH);
+        ops_.rms_norm(hidden_MH, h_MH, norm_weight(), s.eps, nullptr);
+        return hidden_MH;
     }
 
     HeadInput head_input() const {
         HeadInput head(buffers_, s);
         at::index_select_out(head.h_RH, activations_.back().h_out_MH, 0, in.head_row_R);
-        tensor::rms_norm_out(head.z_RH, head.h_RH, norm_weight(), s.eps, &head.inverse_rms_R1);
+        ops_.rms_norm(head.z_RH, head.h_RH, norm_weight(), s.eps, &head.inverse_rms_R1);
         return head;
     }
 
@@ -158,13 +159,13 @@ class RowPass {
                   const HeadInput& head,
                   const at::Tensor& dz_RH) {
         BackwardScratch back(buffers_, s);
-        tensor::rms_norm_backward(dz_RH,
-                                  /*add=*/false,
-                                  gradient("norm.weight"),
-                                  dz_RH,
-                                  head.h_RH,
-                                  norm_weight(),
-                                  head.inverse_rms_R1);
+        ops_.rms_norm_backward(dz_RH,
+                               /*add=*/false,
+                               gradient("norm.weight"),
+                               dz_RH,
+                               head.h_RH,
+                               norm_weight(),
+                               head.inverse_rms_R1);
         back.dh_MH.zero_().index_copy_(0, in.head_row_R, dz_RH);
         back.dcontext_TH.zero_();
         for (std::int64_t i = config_.num_layers() - 1; i >= 0; --i) {
@@ -174,6 +175,7 @@ class RowPass {
                            gradients[layer],
                            layer_inputs(i),
                            attention_,
+                           ops_,
                            activations_[layer],
                            scratch_,
                            back);
@@ -186,6 +188,7 @@ class RowPass {
     const DraftWeights& weights_;
     BufferSet& buffers_;
     BlockAttention& attention_;
+    tensor::RowOps& ops_;
     const at::Tensor& features_KTH_;
 
   public:
@@ -211,23 +214,23 @@ class RowPass {
         for (std::int64_t k = 1; k < config_.num_features(); ++k) {
             tensor::linear_add(context_.fused_TH, features_KTH_[k], fc_columns(fc, k));
         }
-        tensor::rms_norm_out(context_.context_TH,
-                             context_.fused_TH,
-                             weight("hidden_norm.weight"),
-                             s.eps,
-                             &context_.inverse_rms_T1);
+        ops_.rms_norm(context_.context_TH,
+                      context_.fused_TH,
+                      weight("hidden_norm.weight"),
+                      s.eps,
+                      &context_.inverse_rms_T1);
     }
 
     void fuse_backward(const at::Tensor& dcontext_TH) {
         // The context itself is not needed any more; its memory takes the gradient of fc's output.
         const at::Tensor& dfused_TH = context_.context_TH;
-        tensor::rms_norm_backward(dfused_TH,
-                                  /*add=*/false,
-                                  gradient("hidden_norm.weight"),
-                                  dcontext_TH,
-                                  context_.fused_TH,
-                                  weight("hidden_norm.weight"),
-                                  context_.inverse_rms_T1);
+        ops_.rms_norm_backward(dfused_TH,
+                               /*add=*/false,
+                               gradient("hidden_norm.weight"),
+                               dcontext_TH,
+                               context_.fused_TH,
+                               weight("hidden_norm.weight"),
+                               context_.inverse_rms_T1);
         const at::Tensor dfc = gradient("fc.weight");
         for (std::int64_t k = 0; k < config_.num_features(); ++k) {
             tensor::linear_backward_weight_add(fc_columns(dfc, k), dfused_TH, features_KTH_[k]);
@@ -262,15 +265,19 @@ RowSums no_sums(const DraftConfig& config, at::Device device) {
 
 }  // namespace
 
+DrafterPaths make_torch_paths(at::Device device) {
+    return {std::make_unique<TiledAttention>(device), std::make_unique<tensor::TorchRowOps>()};
+}
+
 Drafter::Drafter(DraftConfig config,
                  FrozenEnds ends,
                  at::Device device,
                  at::ScalarType compute_dtype,
-                 std::unique_ptr<BlockAttention> attention)
+                 DrafterPaths paths)
     : config_(std::move(config)),
       ends_(std::move(ends)),
       weights_(config_, device, compute_dtype),
-      buffers_(std::make_unique<Buffers>(config_, weights_, device, std::move(attention))) {
+      buffers_(std::make_unique<Buffers>(config_, weights_, device, std::move(paths))) {
     tensor::expect_shape(ends_.embed_VH, {config_.vocab_size, config_.hidden_size}, "embedding");
     tensor::expect_shape(ends_.head_VH, {config_.vocab_size, config_.hidden_size}, "head");
     tensor::expect_dtype(ends_.embed_VH, compute_dtype, "embedding");
@@ -287,7 +294,7 @@ RowSums Drafter::forward_backward(const data::PackedRow& row,
     if (row.blocks.head_rows.empty() && trace == nullptr) {
         return no_sums(config_, b.device);
     }
-    RowPass pass(config_, ends_, weights_, b.set, *b.attention, b.device, row, features_KTH);
+    RowPass pass(config_, ends_, weights_, b.set, b.paths, b.device, row, features_KTH);
     pass.forward(b.weights, /*keep=*/true);
     const HeadInput head = pass.head_input();
     const at::Tensor dz_RH = b.set.take("dz", {pass.s.R, pass.s.H}, pass.s.sum);
@@ -315,7 +322,7 @@ RowSums Drafter::evaluate(const data::PackedRow& row,
         }
         return no_sums(config_, b.device);
     }
-    RowPass pass(config_, ends_, weights_, b.set, *b.attention, b.device, row, features_KTH);
+    RowPass pass(config_, ends_, weights_, b.set, b.paths, b.device, row, features_KTH);
     pass.forward(b.weights, /*keep=*/false);
     const HeadInput head = pass.head_input();
     const HeadLoss loss = head_loss(pass.s, head.z_RH, ends_.head_VH, pass.in, b.set, nullptr);
@@ -328,7 +335,7 @@ RowSums Drafter::evaluate(const data::PackedRow& row,
 at::Tensor Drafter::hidden(const data::PackedRow& row, const at::Tensor& features_KTH) {
     const c10::NoGradGuard no_grad;
     Buffers& b = *buffers_;
-    RowPass pass(config_, ends_, weights_, b.set, *b.attention, b.device, row, features_KTH);
+    RowPass pass(config_, ends_, weights_, b.set, b.paths, b.device, row, features_KTH);
     pass.forward(b.weights, /*keep=*/false);
     return pass.hidden();
 }

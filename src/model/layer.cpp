@@ -2,8 +2,6 @@
 #include "layer.hpp"
 
 #include <dflash/tensor/linear.hpp>
-#include <dflash/tensor/rms_norm.hpp>
-#include <dflash/tensor/swiglu.hpp>
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -19,65 +17,38 @@ at::Tensor heads_of(const at::Tensor& joined,
     return joined.narrow(1, first_head * d, num_heads * d).unflatten(1, {num_heads, d});
 }
 
-at::Tensor as_heads(const at::Tensor& flat, std::int64_t rows, std::int64_t heads, std::int64_t d) {
-    return flat.narrow(0, 0, rows * heads * d).view({rows, heads, d});
-}
-
 /// Queries and keys as attention reads them, out of the projections: per-head norm, then rotation.
-/// `first_time` makes the norms' factors, otherwise those of the forward are used.
+/// The forward keeps the norms' factors; the backward makes the same again.
 AttentionInputs attention_inputs(const Shapes& s,
                                  const LayerWeights& weights,
                                  const LayerInputs& in,
+                                 tensor::RowOps& ops,
                                  const LayerActivations& a,
                                  LayerScratch& scratch,
-                                 bool first_time) {
-    const auto prepare = [&](const at::Tensor& out,
-                             const at::Tensor& x,
-                             const at::Tensor& norm,
-                             const at::Tensor& inverse_rms,
-                             const tensor::RotaryTable& rotary) {
-        const at::Tensor normed = as_heads(scratch.heads, x.size(0), x.size(1), s.d);
-        if (first_time) {
-            tensor::rms_norm_out(normed, x, norm, s.eps, &inverse_rms);
-        } else {
-            tensor::rms_norm_again(normed, x, norm, inverse_rms);
-        }
-        tensor::rotary_out(out, normed, rotary);
-    };
-    prepare(scratch.q_MQd,
-            heads_of(a.qkv_MX, 0, s.Q, s.d),
-            weights.q_norm_d,
-            a.inverse_rms_q_MQ1,
-            in.block_rotary);
-    prepare(scratch.k_block_MKd,
-            heads_of(a.qkv_MX, s.Q, s.K, s.d),
-            weights.k_norm_d,
-            a.inverse_rms_k_MK1,
-            in.block_rotary);
-    prepare(scratch.k_context_TKd,
-            heads_of(a.kv_context_TY, 0, s.K, s.d),
-            weights.k_norm_d,
-            a.inverse_rms_k_context_TK1,
-            in.context_rotary);
+                                 bool keep) {
+    ops.head_norm(scratch.q_MQd,
+                  heads_of(a.qkv_MX, 0, s.Q, s.d),
+                  weights.q_norm_d,
+                  s.eps,
+                  in.block_rotary,
+                  keep ? &a.inverse_rms_q_MQ1 : nullptr);
+    ops.head_norm(scratch.k_block_MKd,
+                  heads_of(a.qkv_MX, s.Q, s.K, s.d),
+                  weights.k_norm_d,
+                  s.eps,
+                  in.block_rotary,
+                  keep ? &a.inverse_rms_k_MK1 : nullptr);
+    ops.head_norm(scratch.k_context_TKd,
+                  heads_of(a.kv_context_TY, 0, s.K, s.d),
+                  weights.k_norm_d,
+                  s.eps,
+                  in.context_rotary,
+                  keep ? &a.inverse_rms_k_context_TK1 : nullptr);
     return {.q_MQd = scratch.q_MQd,
             .k_context_TKd = scratch.k_context_TKd,
             .v_context_TKd = heads_of(a.kv_context_TY, s.K, s.K, s.d),
             .k_block_MKd = scratch.k_block_MKd,
             .v_block_MKd = heads_of(a.qkv_MX, s.Q + s.K, s.K, s.d)};
-}
-
-/// Gradient of a projection's heads out of that of the rotated, normed ones.
-void heads_backward(const at::Tensor& dx,
-                    const at::Tensor& dnorm,
-                    const at::Tensor& dy,
-                    const at::Tensor& x,
-                    const at::Tensor& norm,
-                    const at::Tensor& inverse_rms,
-                    const tensor::RotaryTable& rotary,
-                    const at::Tensor& flat) {
-    const at::Tensor dnormed = as_heads(flat, dy.size(0), dy.size(1), dy.size(2));
-    tensor::rotary_inverse_out(dnormed, dy, rotary);
-    tensor::rms_norm_backward(dx, /*add=*/false, dnorm, dnormed, x, norm, inverse_rms);
 }
 
 /// dh in the dtype of products.
@@ -92,29 +63,29 @@ const at::Tensor& rounded_dh(const Shapes& s, BackwardScratch& back) {
 void mlp_backward(const Shapes& s,
                   const LayerWeights& weights,
                   const LayerWeights& gradients,
+                  tensor::RowOps& ops,
                   const LayerActivations& a,
                   LayerScratch& scratch,
                   BackwardScratch& back) {
     const at::Tensor& dh = rounded_dh(s, back);
     tensor::linear_backward_input_out(back.dactivation_MI, dh, weights.down_HI);
-    tensor::swiglu_backward_out(back.dgate_up_M2I.narrow(1, 0, s.I),
-                                back.dgate_up_M2I.narrow(1, s.I, s.I),
-                                &scratch.activation_MI,
-                                back.dactivation_MI,
-                                a.gate_up_M2I.narrow(1, 0, s.I),
-                                a.gate_up_M2I.narrow(1, s.I, s.I));
+    ops.swiglu_backward(back.dgate_up_M2I.narrow(1, 0, s.I),
+                        back.dgate_up_M2I.narrow(1, s.I, s.I),
+                        &scratch.activation_MI,
+                        back.dactivation_MI,
+                        a.gate_up_M2I.narrow(1, 0, s.I),
+                        a.gate_up_M2I.narrow(1, s.I, s.I));
     tensor::linear_backward_weight_add(gradients.down_HI, dh, scratch.activation_MI);
-    tensor::rms_norm_again(
-        scratch.normed_MH, a.h_mid_MH, weights.post_norm_H, a.inverse_rms_mid_M1);
+    ops.rms_norm_again(scratch.normed_MH, a.h_mid_MH, weights.post_norm_H, a.inverse_rms_mid_M1);
     tensor::linear_backward_weight_add(gradients.gate_up_2IH, back.dgate_up_M2I, scratch.normed_MH);
     tensor::linear_backward_input_out(back.dnormed_MH, back.dgate_up_M2I, weights.gate_up_2IH);
-    tensor::rms_norm_backward(back.dh_MH,
-                              /*add=*/true,
-                              gradients.post_norm_H,
-                              back.dnormed_MH,
-                              a.h_mid_MH,
-                              weights.post_norm_H,
-                              a.inverse_rms_mid_M1);
+    ops.rms_norm_backward(back.dh_MH,
+                          /*add=*/true,
+                          gradients.post_norm_H,
+                          back.dnormed_MH,
+                          a.h_mid_MH,
+                          weights.post_norm_H,
+                          a.inverse_rms_mid_M1);
 }
 
 }  // namespace
@@ -160,7 +131,6 @@ LayerActivations::LayerActivations(BufferSet& buffers,
 
 LayerScratch::LayerScratch(BufferSet& buffers, const Shapes& s)
     : normed_MH(buffers.take("normed", {s.M, s.H}, s.compute)),
-      heads(buffers.take("heads", {std::max(s.M * s.Q, s.T * s.K) * s.d}, s.compute)),
       q_MQd(buffers.take("q", {s.M, s.Q, s.d}, s.compute)),
       k_block_MKd(buffers.take("k_block", {s.M, s.K, s.d}, s.compute)),
       k_context_TKd(buffers.take("k_context", {s.T, s.K, s.d}, s.compute)),
@@ -173,7 +143,6 @@ BackwardScratch::BackwardScratch(BufferSet& buffers, const Shapes& s)
       dactivation_MI(buffers.take("dactivation", {s.M, s.I}, s.compute)),
       dgate_up_M2I(buffers.take("dgate_up", {s.M, 2 * s.I}, s.compute)),
       do_MQd(buffers.take("do", {s.M, s.Q, s.d}, s.compute)),
-      dheads(buffers.take("dheads", {std::max(s.M * s.Q, s.T * s.K) * s.d}, s.sum)),
       dq_MQd(buffers.take("dq", {s.M, s.Q, s.d}, s.compute)),
       dk_MKd(buffers.take("dk", {s.M, s.K, s.d}, s.compute)),
       dk_context_TKd(buffers.take("dk_context", {s.T, s.K, s.d}, s.compute)),
@@ -188,24 +157,23 @@ void layer_forward(const Shapes& s,
                    const LayerWeights& weights,
                    const LayerInputs& in,
                    BlockAttention& attention,
+                   tensor::RowOps& ops,
                    LayerActivations& a,
                    LayerScratch& scratch) {
-    tensor::rms_norm_out(
-        scratch.normed_MH, a.h_in_MH, weights.input_norm_H, s.eps, &a.inverse_rms_in_M1);
+    ops.rms_norm(scratch.normed_MH, a.h_in_MH, weights.input_norm_H, s.eps, &a.inverse_rms_in_M1);
     tensor::linear_out(a.qkv_MX, scratch.normed_MH, weights.qkv_XH);
     // Context rows are already normed by hidden_norm; the layer's input norm is not for them.
     tensor::linear_out(a.kv_context_TY, in.context_TH, weights.kv_YH);
-    attention.forward(attention_inputs(s, weights, in, a, scratch, /*first_time=*/true),
+    attention.forward(attention_inputs(s, weights, in, ops, a, scratch, /*keep=*/true),
                       in.mask,
                       a.o_MQd,
                       a.lse_MQ);
     a.h_mid_MH.copy_(a.h_in_MH);
     tensor::linear_add(a.h_mid_MH, a.o_MQd.flatten(1), weights.o_HQd);
 
-    tensor::rms_norm_out(
-        scratch.normed_MH, a.h_mid_MH, weights.post_norm_H, s.eps, &a.inverse_rms_mid_M1);
+    ops.rms_norm(scratch.normed_MH, a.h_mid_MH, weights.post_norm_H, s.eps, &a.inverse_rms_mid_M1);
     tensor::linear_out(a.gate_up_M2I, scratch.normed_MH, weights.gate_up_2IH);
-    tensor::swiglu_out(
+    ops.swiglu(
         scratch.activation_MI, a.gate_up_M2I.narrow(1, 0, s.I), a.gate_up_M2I.narrow(1, s.I, s.I));
     a.h_out_MH.copy_(a.h_mid_MH);
     tensor::linear_add(a.h_out_MH, scratch.activation_MI, weights.down_HI);
@@ -216,15 +184,16 @@ void layer_backward(const Shapes& s,
                     const LayerWeights& gradients,
                     const LayerInputs& in,
                     BlockAttention& attention,
+                    tensor::RowOps& ops,
                     const LayerActivations& a,
                     LayerScratch& scratch,
                     BackwardScratch& back) {
-    mlp_backward(s, weights, gradients, a, scratch, back);
+    mlp_backward(s, weights, gradients, ops, a, scratch, back);
 
     const at::Tensor& dh = rounded_dh(s, back);
     tensor::linear_backward_input_out(back.do_MQd.flatten(1), dh, weights.o_HQd);
     tensor::linear_backward_weight_add(gradients.o_HQd, dh, a.o_MQd.flatten(1));
-    attention.backward(attention_inputs(s, weights, in, a, scratch, /*first_time=*/false),
+    attention.backward(attention_inputs(s, weights, in, ops, a, scratch, /*keep=*/false),
                        in.mask,
                        a.o_MQd,
                        a.lse_MQ,
@@ -234,43 +203,40 @@ void layer_backward(const Shapes& s,
                         .dv_context_TKd = heads_of(back.dkv_context_TY, s.K, s.K, s.d),
                         .dk_block_MKd = back.dk_MKd,
                         .dv_block_MKd = heads_of(back.dqkv_MX, s.Q + s.K, s.K, s.d)});
-    heads_backward(heads_of(back.dqkv_MX, 0, s.Q, s.d),
-                   gradients.q_norm_d,
-                   back.dq_MQd,
-                   heads_of(a.qkv_MX, 0, s.Q, s.d),
-                   weights.q_norm_d,
-                   a.inverse_rms_q_MQ1,
-                   in.block_rotary,
-                   back.dheads);
-    heads_backward(heads_of(back.dqkv_MX, s.Q, s.K, s.d),
-                   gradients.k_norm_d,
-                   back.dk_MKd,
-                   heads_of(a.qkv_MX, s.Q, s.K, s.d),
-                   weights.k_norm_d,
-                   a.inverse_rms_k_MK1,
-                   in.block_rotary,
-                   back.dheads);
-    heads_backward(heads_of(back.dkv_context_TY, 0, s.K, s.d),
-                   gradients.k_norm_d,
-                   back.dk_context_TKd,
-                   heads_of(a.kv_context_TY, 0, s.K, s.d),
-                   weights.k_norm_d,
-                   a.inverse_rms_k_context_TK1,
-                   in.context_rotary,
-                   back.dheads);
+    ops.head_norm_backward(heads_of(back.dqkv_MX, 0, s.Q, s.d),
+                           gradients.q_norm_d,
+                           back.dq_MQd,
+                           heads_of(a.qkv_MX, 0, s.Q, s.d),
+                           weights.q_norm_d,
+                           a.inverse_rms_q_MQ1,
+                           in.block_rotary);
+    ops.head_norm_backward(heads_of(back.dqkv_MX, s.Q, s.K, s.d),
+                           gradients.k_norm_d,
+                           back.dk_MKd,
+                           heads_of(a.qkv_MX, s.Q, s.K, s.d),
+                           weights.k_norm_d,
+                           a.inverse_rms_k_MK1,
+                           in.block_rotary);
+    ops.head_norm_backward(heads_of(back.dkv_context_TY, 0, s.K, s.d),
+                           gradients.k_norm_d,
+                           back.dk_context_TKd,
+                           heads_of(a.kv_context_TY, 0, s.K, s.d),
+                           weights.k_norm_d,
+                           a.inverse_rms_k_context_TK1,
+                           in.context_rotary);
 
     tensor::linear_backward_weight_add(gradients.kv_YH, back.dkv_context_TY, in.context_TH);
     tensor::linear_backward_input_add(back.dcontext_TH, back.dkv_context_TY, weights.kv_YH);
-    tensor::rms_norm_again(scratch.normed_MH, a.h_in_MH, weights.input_norm_H, a.inverse_rms_in_M1);
+    ops.rms_norm_again(scratch.normed_MH, a.h_in_MH, weights.input_norm_H, a.inverse_rms_in_M1);
     tensor::linear_backward_weight_add(gradients.qkv_XH, back.dqkv_MX, scratch.normed_MH);
     tensor::linear_backward_input_out(back.dnormed_MH, back.dqkv_MX, weights.qkv_XH);
-    tensor::rms_norm_backward(back.dh_MH,
-                              /*add=*/true,
-                              gradients.input_norm_H,
-                              back.dnormed_MH,
-                              a.h_in_MH,
-                              weights.input_norm_H,
-                              a.inverse_rms_in_M1);
+    ops.rms_norm_backward(back.dh_MH,
+                          /*add=*/true,
+                          gradients.input_norm_H,
+                          back.dnormed_MH,
+                          a.h_in_MH,
+                          weights.input_norm_H,
+                          a.inverse_rms_in_M1);
 }
 
 }  // namespace dflash::model

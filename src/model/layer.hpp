@@ -8,7 +8,7 @@
 
 #include <dflash/model/attention.hpp>
 #include <dflash/model/drafter.hpp>
-#include <dflash/tensor/rotary.hpp>
+#include <dflash/tensor/row_ops.hpp>
 
 #include <ATen/ATen.h>
 #include <cstdint>
@@ -54,7 +54,6 @@ struct LayerActivations {
 /// Memory that all layers share.
 struct LayerScratch {
     at::Tensor normed_MH;
-    at::Tensor heads;  // max(M Q, T K) d, flat
     at::Tensor q_MQd;
     at::Tensor k_block_MKd;
     at::Tensor k_context_TKd;
@@ -72,7 +71,6 @@ struct BackwardScratch {
     at::Tensor dactivation_MI;
     at::Tensor dgate_up_M2I;
     at::Tensor do_MQd;
-    at::Tensor dheads;  // sum dtype; max(M Q, T K) d, flat
     at::Tensor dq_MQd;
     at::Tensor dk_MKd;
     at::Tensor dk_context_TKd;
@@ -95,6 +93,7 @@ void layer_forward(const Shapes& s,
                    const LayerWeights& weights,
                    const LayerInputs& in,
                    BlockAttention& attention,
+                   tensor::RowOps& ops,
                    LayerActivations& a,
                    LayerScratch& scratch);
 
@@ -104,6 +103,7 @@ void layer_backward(const Shapes& s,
                     const LayerWeights& gradients,
                     const LayerInputs& in,
                     BlockAttention& attention,
+                    tensor::RowOps& ops,
                     const LayerActivations& a,
                     LayerScratch& scratch,
                     BackwardScratch& back);

@@ -43,9 +43,12 @@ void check_input(const PackedInput& input, std::int64_t vocab_size) {
 
 }  // namespace
 
-DenseTarget::DenseTarget(TargetConfig config, DenseWeights weights)
+DenseTarget::DenseTarget(TargetConfig config,
+                         DenseWeights weights,
+                         std::shared_ptr<tensor::RowOps> row_ops)
     : TargetModel(std::move(config)),
       weights_(std::move(weights)),
+      ops_(row_ops ? std::move(row_ops) : std::make_shared<tensor::TorchRowOps>()),
       rope_(rope_table(config_.rope, config_.head_dim, config_.max_position_embeddings)) {}
 
 void DenseTarget::reserve(std::int64_t tokens) {
@@ -124,33 +127,31 @@ void DenseTarget::attention_block(const DenseLayerWeights& layer,
     const std::int64_t num_k = config_.num_kv_heads;
     const at::Tensor normed_TH = buffers_.normed_TH.narrow(0, 0, tokens);
     const at::Tensor qkv_TQKK = buffers_.qkv_TQKK.narrow(0, 0, tokens);
-    tensor::rms_norm_out(normed_TH, residual_TH, layer.input_norm_H, config_.rms_norm_eps);
+    ops_->rms_norm(normed_TH, residual_TH, layer.input_norm_H, config_.rms_norm_eps, nullptr);
     tensor::linear_out(qkv_TQKK, normed_TH, layer.qkv_QKKH);
 
     const at::Tensor qkv_TND = qkv_TQKK.view({tokens, num_q + 2 * num_k, config_.head_dim});
     const at::Tensor projected_TND = qkv_TND.narrow(1, 0, num_q + num_k);
     const at::Tensor scratch_TND = buffers_.qk_TND.narrow(0, 0, tokens);
-    at::Tensor turned_TND;
+    const auto turn = [&](std::int64_t first, std::int64_t count, const at::Tensor& norm_D) {
+        ops_->head_norm(scratch_TND.narrow(1, first, count),
+                        projected_TND.narrow(1, first, count),
+                        norm_D,
+                        config_.rms_norm_eps,
+                        rotary,
+                        /*inverse_rms_RN1=*/nullptr);
+    };
     if (config_.family == Family::Qwen3) {
-        tensor::rms_norm_out(scratch_TND.narrow(1, 0, num_q),
-                             projected_TND.narrow(1, 0, num_q),
-                             layer.q_norm_D,
-                             config_.rms_norm_eps);
-        tensor::rms_norm_out(scratch_TND.narrow(1, num_q, num_k),
-                             projected_TND.narrow(1, num_q, num_k),
-                             layer.k_norm_D,
-                             config_.rms_norm_eps);
-        tensor::rotary_out(projected_TND, scratch_TND, rotary);
-        turned_TND = projected_TND;
+        turn(0, num_q, layer.q_norm_D);
+        turn(num_q, num_k, layer.k_norm_D);
     } else {
-        tensor::rotary_out(scratch_TND, projected_TND, rotary);
-        turned_TND = scratch_TND;
+        turn(0, num_q + num_k, {});
     }
 
     const at::Tensor mixed_TQ = buffers_.mixed_TQ.narrow(0, 0, tokens);
     packed_causal_attention(mixed_TQ.view({tokens, num_q, config_.head_dim}),
-                            turned_TND.narrow(1, 0, num_q),
-                            turned_TND.narrow(1, num_q, num_k),
+                            scratch_TND.narrow(1, 0, num_q),
+                            scratch_TND.narrow(1, num_q, num_k),
                             qkv_TND.narrow(1, num_q + num_k, num_k),
                             layout);
     tensor::linear_add(residual_TH, mixed_TQ, layer.out_HQ);
@@ -167,9 +168,9 @@ void DenseTarget::mlp_block(const DenseLayerWeights& layer, const at::Tensor& re
         const at::Tensor normed_CH = buffers_.normed_TH.narrow(0, begin, rows);
         const at::Tensor gate_up_CII = buffers_.gate_up_CII.narrow(0, 0, rows);
         const at::Tensor inner_CI = buffers_.inner_CI.narrow(0, 0, rows);
-        tensor::rms_norm_out(normed_CH, residual_CH, layer.mlp_norm_H, config_.rms_norm_eps);
+        ops_->rms_norm(normed_CH, residual_CH, layer.mlp_norm_H, config_.rms_norm_eps, nullptr);
         tensor::linear_out(gate_up_CII, normed_CH, layer.gate_up_IIH);
-        tensor::swiglu_out(
+        ops_->swiglu(
             inner_CI, gate_up_CII.narrow(1, 0, inner), gate_up_CII.narrow(1, inner, inner));
         tensor::linear_add(residual_CH, inner_CI, layer.down_HI);
     }
@@ -193,7 +194,8 @@ at::Tensor DenseTarget::head_VH() const {
     return weights_.head_VH;
 }
 
-std::unique_ptr<DenseTarget> DenseTarget::copy_to(at::Device device) const {
+std::unique_ptr<DenseTarget> DenseTarget::copy_to(at::Device device,
+                                                  std::shared_ptr<tensor::RowOps> row_ops) const {
     DenseWeights weights = weights_;
     if (device != weights.embed_VH.device()) {
         const bool tied = weights.head_VH.defined() && weights.head_VH.is_same(weights.embed_VH);
@@ -205,7 +207,7 @@ std::unique_ptr<DenseTarget> DenseTarget::copy_to(at::Device device) const {
             weights.head_VH = weights.embed_VH;
         }
     }
-    return std::make_unique<DenseTarget>(config_, std::move(weights));
+    return std::make_unique<DenseTarget>(config_, std::move(weights), std::move(row_ops));
 }
 
 Bytes activation_bytes(const TargetConfig& config, std::int64_t tokens, at::ScalarType dtype) {

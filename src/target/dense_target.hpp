@@ -17,7 +17,7 @@ namespace dflash::target {
 /// Weights are shared between replicas of one device; buffers belong to the replica.
 class DenseTarget final : public TargetModel {
   public:
-    DenseTarget(TargetConfig config, DenseWeights weights);
+    DenseTarget(TargetConfig config, DenseWeights weights, std::shared_ptr<tensor::RowOps> row_ops);
 
     void capture(const PackedInput& input,
                  std::span<const std::int64_t> taps,
@@ -32,7 +32,8 @@ class DenseTarget final : public TargetModel {
     Bytes weight_bytes() const override { return weights_.bytes(); }
 
     /// A replica on `device`.
-    std::unique_ptr<DenseTarget> copy_to(at::Device device) const;
+    std::unique_ptr<DenseTarget> copy_to(at::Device device,
+                                         std::shared_ptr<tensor::RowOps> row_ops) const;
 
   private:
     /// Scratch of the forward, for rows of up to residual_TH.size(0) tokens.
@@ -54,6 +55,7 @@ class DenseTarget final : public TargetModel {
     void mlp_block(const DenseLayerWeights& layer, const at::Tensor& residual_TH);
 
     DenseWeights weights_;
+    std::shared_ptr<tensor::RowOps> ops_;
     RopeTable rope_;
     Buffers buffers_;
 };

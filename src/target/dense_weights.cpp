@@ -2,9 +2,12 @@
 #include "dense_weights.hpp"
 
 #include <dflash/core/check.hpp>
+#include <dflash/core/error.hpp>
 #include <dflash/tensor/bridge.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <fmt/format.h>
 #include <string>
 
 namespace dflash::target {
@@ -27,7 +30,20 @@ void copy_stored(const Checkpoint& files, const std::string& name, const at::Ten
         piece.shape[0] = count;
         piece.data = view.data.subspan(static_cast<std::size_t>(begin * row_bytes),
                                        static_cast<std::size_t>(count * row_bytes));
-        tensor::load_into(piece, destination.narrow(0, begin, count), where);
+        const at::Tensor loaded = destination.narrow(0, begin, count);
+        tensor::load_into(piece, loaded, where);
+        // The sum shows it without a mask as large as the weight.
+        if (!std::isfinite(loaded.sum(at::kFloat).item<float>())) {
+            throw Error(ErrorKind::Data,
+                        {.what = fmt::format("{}: got a value that is not finite in rows {} to {}, "
+                                             "expected numbers",
+                                             name,
+                                             begin,
+                                             begin + count - 1),
+                         .where = where,
+                         .cause = {},
+                         .hint = "The file is damaged or its training failed; fetch it again"});
+        }
     }
 }
 

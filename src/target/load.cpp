@@ -4,6 +4,8 @@
 #include <dflash/core/check.hpp>
 #include <dflash/target/target_model.hpp>
 
+#include <utility>
+
 namespace dflash::target {
 
 std::unique_ptr<TargetModel> load_target(const std::string& folder, const LoadOptions& options) {
@@ -18,17 +20,20 @@ std::unique_ptr<TargetModel> load_target(const std::string& folder, const LoadOp
     return std::make_unique<DenseTarget>(
         config,
         load_dense_weights(
-            files, config, num_layers, options.with_head, options.device, options.dtype));
+            files, config, num_layers, options.with_head, options.device, options.dtype),
+        options.row_ops);
 }
 
 void judge_target(const std::string& folder) {
     const Checkpoint files(folder, TargetConfig::read(folder));
 }
 
-std::unique_ptr<TargetModel> replicate(const TargetModel& model, at::Device device) {
+std::unique_ptr<TargetModel> replicate(const TargetModel& model,
+                                       at::Device device,
+                                       std::shared_ptr<tensor::RowOps> row_ops) {
     const auto* dense = dynamic_cast<const DenseTarget*>(&model);
     DFLASH_CHECK(dense != nullptr, "a target of another making");
-    return dense->copy_to(device);
+    return dense->copy_to(device, std::move(row_ops));
 }
 
 Ends load_ends(const std::string& folder, const LoadOptions& options) {

@@ -119,6 +119,80 @@ std::optional<double> saved_acceptance(const fs::path& step_folder) {
                             : std::nullopt;
 }
 
+void write_acceptance(const std::string& step_folder, double acceptance) {
+    io::write_file_atomically(
+        step_folder + "/acceptance.json",
+        io::Json::object({{"acceptance_length", io::Json::number(acceptance)}}).dump() + "\n");
+}
+
+/// A count of state.json, which is never negative.
+std::int64_t require_count(const io::Json& json, const char* key, const std::string& path) {
+    const std::int64_t count = json.require_integer(key, path);
+    if (count < 0) {
+        throw Error(ErrorKind::Data,
+                    {.what = fmt::format("{}: got {}, expected 0 or more", key, count),
+                     .where = path,
+                     .cause = {},
+                     .hint = {}});
+    }
+    return count;
+}
+
+/// Thrown by read_checkpoint: not damaged, but nothing for this program.
+struct OtherVersion {
+    std::int64_t version;
+};
+
+Checkpoint read_checkpoint(const std::string& folder, std::int64_t step) {
+    const std::string state_path = folder + "/state/state.json";
+    const io::Json json = io::read_json_file(state_path);
+    const std::int64_t version = json.require_integer("format_version", state_path);
+    if (version != kFormatVersion) {
+        throw OtherVersion{version};
+    }
+    Checkpoint checkpoint;
+    Progress& p = checkpoint.progress;
+    p.step = require_count(json, "step", state_path);
+    if (p.step != step) {
+        throw Error(
+            ErrorKind::Data,
+            {.what = fmt::format("step: got {}, expected {}, as the folder says", p.step, step),
+             .where = state_path,
+             .cause = {},
+             .hint = {}});
+    }
+    p.rows = require_count(json, "rows", state_path);
+    p.samples = require_count(json, "samples", state_path);
+    p.tokens = require_count(json, "tokens", state_path);
+    p.trained_s = json.require_number("trained_s", state_path);
+    const io::Json* cursor = json.find("cursor");
+    const io::Json* identity = json.find("identity");
+    if (cursor == nullptr || !cursor->is_object() || identity == nullptr ||
+        !identity->is_object()) {
+        throw Error(ErrorKind::Data,
+                    {.what = "cursor and identity: expected objects",
+                     .where = state_path,
+                     .cause = {},
+                     .hint = {}});
+    }
+    p.cursor.epoch = require_count(*cursor, "epoch", state_path);
+    p.cursor.window = require_count(*cursor, "window", state_path);
+    p.cursor.row_in_window = require_count(*cursor, "row_in_window", state_path);
+    for (const auto& [name, value] : identity->members()) {
+        checkpoint.identity[name] = value.is_string() ? value.as_string() : "";
+    }
+    checkpoint.config = model::DraftConfig::from_json(
+        io::read_json_file(folder + "/draft/config.json"), folder + "/draft/config.json");
+    const io::SafetensorsFile file(folder + "/state/optimizer.safetensors");
+    for (auto [prefix, flat] : {std::pair{"master.", &checkpoint.optimizer.master},
+                                std::pair{"exp_avg.", &checkpoint.optimizer.exp_avg},
+                                std::pair{"exp_avg_sq.", &checkpoint.optimizer.exp_avg_sq}}) {
+        *flat = at::empty({flat_size(checkpoint.config)}, at::kFloat);
+        read_flat(file, checkpoint.config, prefix, *flat);
+    }
+    return checkpoint;
+}
+
 }  // namespace
 
 CheckpointStore::CheckpointStore(std::string run_folder,
@@ -133,7 +207,11 @@ std::string CheckpointStore::folder_of(std::int64_t step) const {
 void CheckpointStore::save(const Checkpoint& checkpoint, std::optional<double> acceptance) {
     const std::string final_folder = folder_of(checkpoint.progress.step);
     if (fs::exists(fs::path(final_folder) / "state")) {
-        return;  // saved already, at the same step of the same run
+        // Saved already, at the same step of the same run, but perhaps evaluated only now.
+        if (acceptance && !acceptance_of(checkpoint.progress.step)) {
+            write_acceptance(final_folder, *acceptance);
+        }
+        return;
     }
     const std::string temporary = fmt::format("{}.tmp-{}", final_folder, ::getpid());
     fs::remove_all(temporary);
@@ -158,15 +236,17 @@ void CheckpointStore::save(const Checkpoint& checkpoint, std::optional<double> a
     io::write_file_atomically(temporary + "/state/state.json",
                               state_json(checkpoint).dump_pretty() + "\n");
     if (acceptance) {
-        io::write_file_atomically(
-            temporary + "/acceptance.json",
-            io::Json::object({{"acceptance_length", io::Json::number(*acceptance)}}).dump() + "\n");
+        write_acceptance(temporary, *acceptance);
     }
     fs::remove_all(final_folder);  // a draft that retention kept of an earlier, interrupted pass
                                    // over the same step
     io::publish_folder(temporary, final_folder);
     io::replace_symlink(run_folder_ + "/latest", fs::path(final_folder).filename().string());
     prune();
+}
+
+std::optional<double> CheckpointStore::acceptance_of(std::int64_t step) const {
+    return saved_acceptance(folder_of(step));
 }
 
 std::vector<std::int64_t> CheckpointStore::steps() const {
@@ -262,50 +342,31 @@ Checkpoint CheckpointStore::load(std::optional<std::int64_t> step) const {
              .hint = {}});
     }
     const std::string folder = folder_of(chosen);
-    const std::string state_path = folder + "/state/state.json";
-    const io::Json json = io::read_json_file(state_path);
-    const std::int64_t version = json.require_integer("format_version", state_path);
-    if (version != kFormatVersion) {
-        throw Error(
-            ErrorKind::Config,
-            {.what = fmt::format("format_version: got {}, expected {}", version, kFormatVersion),
-             .where = state_path,
-             .cause = {},
-             .hint = "This checkpoint was written by another version of dflash"});
-    }
-    Checkpoint checkpoint;
-    Progress& p = checkpoint.progress;
-    p.step = json.require_integer("step", state_path);
-    p.rows = json.require_integer("rows", state_path);
-    p.samples = json.require_integer("samples", state_path);
-    p.tokens = json.require_integer("tokens", state_path);
-    p.trained_s = json.require_number("trained_s", state_path);
-    const io::Json* cursor = json.find("cursor");
-    const io::Json* identity = json.find("identity");
-    if (cursor == nullptr || !cursor->is_object() || identity == nullptr ||
-        !identity->is_object()) {
-        throw Error(ErrorKind::Data,
-                    {.what = "cursor and identity: expected objects",
-                     .where = state_path,
+    try {
+        return read_checkpoint(folder, chosen);
+    } catch (const OtherVersion& other) {
+        throw Error(ErrorKind::Config,
+                    {.what = fmt::format(
+                         "format_version: got {}, expected {}", other.version, kFormatVersion),
+                     .where = folder + "/state/state.json",
                      .cause = {},
-                     .hint = {}});
+                     .hint = "This checkpoint was written by another version of dflash"});
+    } catch (const Error& error) {
+        if (error.kind() == ErrorKind::Internal) {
+            throw;
+        }
+        // A file that is missing or no JSON may be the user's mistake elsewhere; here we wrote it.
+        std::vector<std::int64_t> others = available;
+        std::erase(others, chosen);
+        ErrorParts parts = error.parts();
+        parts.hint = others.empty()
+                         ? "The checkpoint is damaged, and there is no other to resume from"
+                         : fmt::format(
+                               "The checkpoint is damaged; resume from another one with "
+                               "--step {}",
+                               fmt::join(others, " or "));
+        throw Error(ErrorKind::Data, std::move(parts));
     }
-    p.cursor.epoch = cursor->require_integer("epoch", state_path);
-    p.cursor.window = cursor->require_integer("window", state_path);
-    p.cursor.row_in_window = cursor->require_integer("row_in_window", state_path);
-    for (const auto& [name, value] : identity->members()) {
-        checkpoint.identity[name] = value.is_string() ? value.as_string() : "";
-    }
-    checkpoint.config = model::DraftConfig::from_json(
-        io::read_json_file(folder + "/draft/config.json"), folder + "/draft/config.json");
-    const io::SafetensorsFile file(folder + "/state/optimizer.safetensors");
-    for (auto [prefix, flat] : {std::pair{"master.", &checkpoint.optimizer.master},
-                                std::pair{"exp_avg.", &checkpoint.optimizer.exp_avg},
-                                std::pair{"exp_avg_sq.", &checkpoint.optimizer.exp_avg_sq}}) {
-        *flat = at::empty({flat_size(checkpoint.config)}, at::kFloat);
-        read_flat(file, checkpoint.config, prefix, *flat);
-    }
-    return checkpoint;
 }
 
 void require_same(const Identity& saved, const Identity& now, const std::string& run_folder) {

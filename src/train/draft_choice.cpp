@@ -283,7 +283,7 @@ DraftChoice choose_drafter(const DraftSettings& settings,
             target, tokenizer, format, last_id_of_tokenizer_config(location.folder));
     }
     check_against_target(config, target, choice.origin);
-    config.validate(choice.origin);
+    config.validate(fmt::format("draft.* settings, the rest {}", choice.origin));
     return choice;
 }
 

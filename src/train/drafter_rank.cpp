@@ -16,10 +16,10 @@ DrafterRank::DrafterRank(gpu::Worker& worker, int rank, comm::ProcessGroup& grou
 void DrafterRank::build(const model::DraftConfig& config,
                         model::FrozenEnds ends,
                         const AdamWOptions& options,
-                        std::unique_ptr<model::BlockAttention> attention) {
+                        model::DrafterPaths paths) {
     const at::Device device = tensor::torch_device(worker_.device());
     drafter_ = std::make_unique<model::Drafter>(
-        config, std::move(ends), device, compute_dtype(worker_.device()), std::move(attention));
+        config, std::move(ends), device, compute_dtype(worker_.device()), std::move(paths));
     optimizer_ = std::make_unique<AdamW>(drafter_->weights(), options);
     loss_sum_ = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
     correct_sum_ = at::zeros({}, at::TensorOptions(device).dtype(at::kLong));

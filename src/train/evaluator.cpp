@@ -108,7 +108,7 @@ bool Evaluator::due(const Progress& progress) const {
            spent_s_ <= settings_.max_fraction * now;
 }
 
-EvalResult Evaluator::run(const Progress& progress) {
+std::optional<EvalResult> Evaluator::run(const Progress& progress, const StopSignals& signals) {
     const auto start = std::chrono::steady_clock::now();
     std::vector<RowOutcome> outcomes(rows_.rows.size());
     std::vector<std::thread> threads;
@@ -116,7 +116,7 @@ EvalResult Evaluator::run(const Progress& progress) {
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
         threads.emplace_back([&, i] {
             try {
-                run_lane(lanes_[i], i, lanes_.size(), outcomes);
+                run_lane(lanes_[i], i, lanes_.size(), signals, outcomes);
             } catch (...) {
                 errors[i] = std::current_exception();
             }
@@ -131,6 +131,10 @@ EvalResult Evaluator::run(const Progress& progress) {
         }
     }
 
+    if (!std::all_of(
+            outcomes.begin(), outcomes.end(), [](const RowOutcome& row) { return row.done; })) {
+        return std::nullopt;
+    }
     // Summed in the order of rows, so that the result does not depend on the lanes.
     eval::HeldOutScore score(block_size_);
     double loss_sum = 0;
@@ -158,13 +162,14 @@ EvalResult Evaluator::run(const Progress& progress) {
 void Evaluator::run_lane(Lane& lane,
                          std::size_t first,
                          std::size_t stride,
+                         const StopSignals& signals,
                          std::vector<RowOutcome>& outcomes) {
-    for (std::size_t i = first; i < rows_.rows.size(); i += stride) {
+    for (std::size_t i = first; i < rows_.rows.size() && !signals.stop_requested(); i += stride) {
         const data::PackedRow& row = rows_.rows[i];
         lane.target->worker().call([&] { lane.target->capture(row, lane.slot); });
         lane.rank->worker().call([&] {
             const DrafterRank::Prediction prediction = lane.rank->predict(row, lane.slot);
-            outcomes[i] = {prediction.argmax, prediction.loss_sum};
+            outcomes[i] = {prediction.argmax, prediction.loss_sum, /*done=*/true};
         });
     }
 }

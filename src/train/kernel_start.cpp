@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dflash/core/log.hpp>
-#include <dflash/model/tiled_attention.hpp>
 #include <dflash/tensor/bridge.hpp>
+#include <dflash/tensor/kernel_row_ops.hpp>
 #include <dflash/train/kernel_start.hpp>
 #include <dflash/train/run_kernels.hpp>
 
@@ -62,6 +62,9 @@ KernelStart::KernelStart(const PreparedRun& run,
         [shape = kernel_shape(run.draft.config)](const kernels::Architecture& architecture) {
             return kernels::drafter_kernels(shape, architecture);
         });
+    barrier_.require("target", [shape = kernel_shape(run.target)](const kernels::Architecture&) {
+        return kernels::target_kernels(shape);
+    });
     if (driver_ != nullptr) {
         barrier_.watch("cudaMalloc and cudaFree",
                        [devices = run.devices] { return device_memory_calls(devices); });
@@ -81,15 +84,28 @@ void KernelStart::prepare(const std::vector<std::unique_ptr<gpu::Worker>>& worke
     }
 }
 
-std::unique_ptr<model::BlockAttention> KernelStart::make_attention(
-    const model::DraftConfig& config, const gpu::Device& device) const {
+model::DrafterPaths KernelStart::make_drafter_paths(const model::DraftConfig& config,
+                                                    const gpu::Device& device) const {
     const at::Device on = tensor::torch_device(device);
     if (!device.is_cuda()) {
-        return std::make_unique<model::TiledAttention>(on);
+        return model::make_torch_paths(on);
     }
-    return std::make_unique<model::KernelAttention>(
-        config, on, barrier_.architecture(device), [&](const kernels::KernelSpec& spec) {
-            return barrier_.kernel(spec, device);
+    const auto find = [&barrier = barrier_, device](const kernels::KernelSpec& spec) {
+        return barrier.kernel(spec, device);
+    };
+    return {
+        std::make_unique<model::KernelAttention>(config, on, barrier_.architecture(device), find),
+        std::make_unique<tensor::KernelRowOps>(on, find)};
+}
+
+std::shared_ptr<tensor::RowOps> KernelStart::make_row_ops(const gpu::Device& device) const {
+    if (!device.is_cuda()) {
+        return std::make_shared<tensor::TorchRowOps>();
+    }
+    return std::make_shared<tensor::KernelRowOps>(
+        tensor::torch_device(device),
+        [&barrier = barrier_, device](const kernels::KernelSpec& spec) {
+            return barrier.kernel(spec, device);
         });
 }
 

@@ -86,6 +86,21 @@ std::uint64_t weights_fingerprint(const std::string& folder) {
     return stable_hash(text.data(), text.size());
 }
 
+// A tokenizer of another model writes tokens that the embedding has no row for.
+void check_tokenizer_fits(const PreparedRun& run) {
+    if (run.tokenizer->num_ids() > run.target.vocab_size) {
+        throw Error(ErrorKind::Config,
+                    {.what = fmt::format("the tokenizer has ids up to {}, expected less than {}, "
+                                         "the vocab_size of the target",
+                                         run.tokenizer->num_ids() - 1,
+                                         run.target.vocab_size),
+                     .where = run.location.folder,
+                     .cause = {},
+                     .hint = "tokenizer.json and config.json do not belong together; download the "
+                             "model again"});
+    }
+}
+
 }  // namespace
 
 PreparedRun prepare_run(const Settings& settings) {
@@ -96,6 +111,7 @@ PreparedRun prepare_run(const Settings& settings) {
     run.devices = gpu::parse_devices(settings.run.gpus);
     run.tokenizer = std::make_shared<const data::Tokenizer>(data::Tokenizer::from_file(
         (std::filesystem::path(run.location.folder) / "tokenizer.json").string()));
+    check_tokenizer_fits(run);
     run.format = settings.data.chat_format
                      ? data::make_chat_format(*settings.data.chat_format)
                      : data::detect_chat_format(run.location.folder, *run.tokenizer);

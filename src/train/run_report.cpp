@@ -60,17 +60,38 @@ Rates rates_between(const std::optional<Moment>& before, const Moment& now) {
         .target_waited = share(now.pipeline.target_waited_s - before->pipeline.target_waited_s)};
 }
 
-void require_finite(double value, const char* what, const Progress& progress) {
+/// `before_training`: nothing but the weights can be the reason.
+void require_finite(double value,
+                    const char* what,
+                    const Progress& progress,
+                    bool before_training) {
     if (!std::isfinite(value)) {
         throw Error(
             ErrorKind::Numeric,
             {.what = fmt::format(
-                 "{} of step {}: got {}, expected a finite number", what, progress.step, value),
+                 "{} at step {}: got {}, expected a finite number", what, progress.step, value),
              .where = {},
              .cause = {},
-             .hint =
-                 "Resume from the last checkpoint with a lower train.lr or a smaller train.clip"});
+             .hint = before_training
+                         ? "Look for NaN or infinity in the weights of the target, and of "
+                           "--init if it is given"
+                         : "Start a new run with a lower train.lr or a smaller train.clip, "
+                           "from the last saved drafter with --init RUN/latest/draft"});
     }
+}
+
+/// A path as a shell takes it.
+std::string shell_word(const std::string& path) {
+    constexpr std::string_view kPlain =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+,:=@%";
+    if (!path.empty() && path.find_first_not_of(kPlain) == std::string::npos) {
+        return path;
+    }
+    std::string word = "'";
+    for (const char c : path) {
+        word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    }
+    return word + "'";
 }
 
 }  // namespace
@@ -140,8 +161,9 @@ void RunReport::step(const Progress& progress,
             100 * since_line.target_waited,
             format_seconds(left_s));
     }
-    require_finite(step.loss, "loss", progress);
-    require_finite(step.gradient_norm, "gradient norm", progress);
+    const bool first = progress.step == 1;
+    require_finite(step.loss, "loss", progress, first);
+    require_finite(step.gradient_norm, "gradient norm", progress, first);
 }
 
 void RunReport::evaluation(const Progress& progress, const EvalResult& result) {
@@ -176,6 +198,7 @@ void RunReport::evaluation(const Progress& progress, const EvalResult& result) {
         result.bigram_acceptance_length,
         format_count(result.blocks),
         format_seconds(result.seconds));
+    require_finite(result.loss, "held-out loss", progress, progress.step == 0);
 }
 
 void RunReport::saved(const Progress& progress, const std::string& folder) {
@@ -219,8 +242,8 @@ void RunReport::summary(const Progress& progress, const std::string& folder) {
              format_seconds(progress.trained_s));
     log_info("drafter   {}/latest/draft (config.json, model.safetensors: loads in SGLang and vLLM)",
              folder);
-    log_info("metrics   {}/metrics.jsonl; tensorboard --logdir {}", folder, folder);
-    log_info("continue  dflash --resume {}", folder);
+    log_info("metrics   {}/metrics.jsonl; tensorboard --logdir {}", folder, shell_word(folder));
+    log_info("continue  dflash --resume {}", shell_word(folder));
 }
 
 }  // namespace dflash::train

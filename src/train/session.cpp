@@ -6,6 +6,7 @@
 #include <dflash/core/error.hpp>
 #include <dflash/core/log.hpp>
 #include <dflash/core/text.hpp>
+#include <dflash/io/folder_lock.hpp>
 #include <dflash/pipeline/replica_dispatcher.hpp>
 #include <dflash/report/console.hpp>
 #include <dflash/tensor/bridge.hpp>
@@ -115,11 +116,13 @@ void Session::load_targets() {
         gpu::Worker& worker = worker_at(position);
         options.device = tensor::torch_device(worker.device());
         options.dtype = compute_dtype(worker.device());
+        options.row_ops = kernels_.make_row_ops(worker.device());
         // The first replica reads the files; the others take the tensors from it.
         auto model = worker.call([&] {
-            auto loaded = targets_.empty()
-                              ? target::load_target(run_.location.folder, options)
-                              : target::replicate(targets_.front()->model(), options.device);
+            auto loaded =
+                targets_.empty()
+                    ? target::load_target(run_.location.folder, options)
+                    : target::replicate(targets_.front()->model(), options.device, options.row_ops);
             synchronize_stream(worker.device());
             return loaded;
         });
@@ -159,7 +162,7 @@ void Session::build_drafters() {
             drafter.build(config,
                           {ends.embed_VH, ends.head_VH},
                           options,
-                          kernels_.make_attention(config, worker.device()));
+                          kernels_.make_drafter_paths(config, worker.device()));
             synchronize_stream(worker.device());
         });
     }
@@ -328,8 +331,11 @@ int train(TrainRequest request, StopSignals& signals) {
     const bool resuming = !request.resume_folder.empty();
     const std::string folder =
         resuming ? request.resume_folder : new_run_folder(request.settings.run, run.location.name);
+    // One process at a time writes a run folder.
+    std::optional<io::FolderLock> lock;
     std::optional<Checkpoint> checkpoint;
     if (resuming) {
+        lock.emplace(folder);
         const CheckpointStore store(
             folder, request.settings.checkpoint.keep, request.settings.checkpoint.keep_drafts);
         checkpoint = store.load(request.resume_step);
@@ -339,6 +345,9 @@ int train(TrainRequest request, StopSignals& signals) {
     }
     check_free_disk(run.plan, folder);
     create_run_folder(folder);
+    if (!lock) {
+        lock.emplace(folder);
+    }
     report::Console& console = report::console();
     console.attach(folder + "/console.log");
     request.settings.run.output = folder;

@@ -1,11 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dflash/core/error.hpp>
+#include <dflash/core/types.hpp>
 #include <dflash/train/settings.hpp>
 
 #include <fmt/format.h>
+#include <limits>
 #include <utility>
 
 namespace dflash::train {
+namespace {
+
+/// Far above anything useful, and low enough that no product of them overflows: what a device
+/// cannot hold is refused by the plan, with numbers.
+constexpr double kMostTokens = 1 << 20;  // of a row or a document, as well as anchors
+constexpr double kMostRows = 1 << 24;    // of a step or a window
+constexpr double kLargestSize = 1 << 20;
+constexpr double kMostHeads = 4096;  // also elements of one
+
+}  // namespace
 
 void RunSettings::declare(SettingList& list) {
     list.add("run.target",
@@ -88,7 +100,7 @@ void TrainSettings::declare(SettingList& list) {
     list.add("train.rows_per_step",
              rows_per_step,
              "packed rows of one optimizer step, whatever the devices",
-             {.at_least = 1, .unit = "rows"});
+             {.at_least = 1, .at_most = kMostRows, .unit = "rows"});
     list.add("train.loss_weights",
              loss_weights,
              "weight of a slot in the loss",
@@ -117,20 +129,23 @@ void DraftSettings::declare(SettingList& list) {
     list.add("draft.anchors",
              anchors,
              "most blocks of one document and epoch",
-             {.at_least = 1, .unit = "per document"});
+             {.at_least = 1, .at_most = kMostTokens, .unit = "per document"});
     list.add("draft.intermediate_size",
              intermediate_size,
              "inner size of the MLP; by rule the target's",
-             {.at_least = 1});
-    list.add("draft.num_heads", num_heads, "query heads; by rule from the target", {.at_least = 1});
+             {.at_least = 1, .at_most = kLargestSize});
+    list.add("draft.num_heads",
+             num_heads,
+             "query heads; by rule from the target",
+             {.at_least = 1, .at_most = kMostHeads});
     list.add("draft.num_kv_heads",
              num_kv_heads,
              "key and value heads; by rule from the target",
-             {.at_least = 1});
+             {.at_least = 1, .at_most = kMostHeads});
     list.add("draft.head_dim",
              head_dim,
              "size of a head; by rule 128 (64 below hidden size 1024)",
-             {.at_least = 2});
+             {.at_least = 2, .at_most = kMostHeads});
     list.add("draft.sliding_layers",
              sliding_layers,
              "indices of layers with a sliding window; by rule none",
@@ -138,30 +153,30 @@ void DraftSettings::declare(SettingList& list) {
     list.add("draft.sliding_window",
              sliding_window,
              "window of sliding layers; by rule 2048",
-             {.at_least = 1, .unit = "tokens"});
+             {.at_least = 1, .at_most = kMostTokens, .unit = "tokens"});
     list.add("draft.mask_token_id",
              mask_token_id,
              "row of the embedding for slots to be filled; by rule the first free one",
-             {.at_least = 0});
+             {.at_least = 0, .at_most = std::numeric_limits<TokenId>::max()});
 }
 
 void DataSettings::declare(SettingList& list) {
     list.add("data.row_tokens",
              row_tokens,
              "a packed row closes at this many tokens ...",
-             {.at_least = 2, .unit = "tokens"});
+             {.at_least = 2, .at_most = kMostTokens, .unit = "tokens"});
     list.add("data.row_anchors",
              row_anchors,
              "... or at this many anchors, whichever is first",
-             {.at_least = 1, .unit = "anchors"});
+             {.at_least = 1, .at_most = kMostTokens, .unit = "anchors"});
     list.add("data.max_length",
              max_length,
              "samples are cut at this length",
-             {.at_least = 2, .unit = "tokens"});
+             {.at_least = 2, .at_most = kMostTokens, .unit = "tokens"});
     list.add("data.window",
              window,
              "consecutive samples that are packed together",
-             {.at_least = 1, .unit = "samples"});
+             {.at_least = 1, .at_most = kMostRows, .unit = "samples"});
     list.add("data.max_bad_fraction",
              max_bad_fraction,
              "largest share of unusable rows",

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dflash/core/log.hpp>
 #include <dflash/train/trainer.hpp>
 
 #include <utility>
@@ -11,7 +12,14 @@ Trainer::Trainer(TrainerParts parts, Progress progress)
       step_(parts_.ranks, parts_.slots, parts_.settings.train.rows_per_step),
       started_at_(std::chrono::steady_clock::now()),
       trained_before_s_(progress.trained_s),
-      last_save_s_(progress.trained_s) {}
+      last_save_s_(progress.trained_s) {
+    // A checkpoint that was evaluated is not evaluated once more: each step stands once in
+    // metrics.jsonl.
+    if (const auto acceptance = parts_.checkpoints.acceptance_of(progress.step)) {
+        evaluated_step_ = progress.step;
+        last_acceptance_ = *acceptance;
+    }
+}
 
 Progress Trainer::run() {
     if (progress_.step == 0) {
@@ -84,11 +92,15 @@ void Trainer::evaluate() {
         return;
     }
     report_steps(0);
-    const EvalResult result = parts_.evaluator.run(progress_);
+    const std::optional<EvalResult> result = parts_.evaluator.run(progress_, parts_.signals);
     progress_.trained_s = trained_before_s_ + elapsed_s();
+    if (!result) {
+        log_info("the evaluation at step {} is left out: a stop was asked for", progress_.step);
+        return;
+    }
     evaluated_step_ = progress_.step;
-    last_acceptance_ = result.acceptance_length;
-    parts_.report.evaluation(progress_, result);
+    last_acceptance_ = result->acceptance_length;
+    parts_.report.evaluation(progress_, *result);
 }
 
 bool Trainer::save_due() const {

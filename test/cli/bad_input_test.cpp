@@ -220,7 +220,7 @@ TEST_SUITE("cli.bad_input") {
 
     TEST_CASE("a plan that does not fit") {
         const Playground at;
-        expect(at, at.run({"--set", "data.row_tokens=4000000000"}), 2, {"does not fit", "GiB"});
+        expect(at, at.run({"--set", "data.row_anchors=1000000"}), 2, {"does not fit", "GiB"});
     }
 
     TEST_CASE("a resume from something that is no run") {

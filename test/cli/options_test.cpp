@@ -89,7 +89,7 @@ TEST_SUITE("cli.options") {
 
     TEST_CASE("wrong settings are refused with what was got and what is expected") {
         CHECK(error_of(with_set("train.rows_per_step=0"))
-                  .find("got 0, expected integer, 1 or more") != std::string::npos);
+                  .find("got 0, expected integer, 1 to 16777216") != std::string::npos);
         CHECK(error_of(with_set("train.schedule=linear")).find("one of cosine, wsd") !=
               std::string::npos);
         CHECK(error_of(with_set("eval.every=90")).find("a time with a unit") != std::string::npos);

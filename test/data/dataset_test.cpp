@@ -196,7 +196,7 @@ TEST_SUITE("data.dataset") {
         };
 
         for (const Case& c : std::vector<Case>{
-                 {"empty.jsonl", "", "the file is empty"},
+                 {"empty.jsonl", "", "Write the file again"},
                  {"blank.jsonl", "\n \n\t\r\n", "only blank lines"},
                  {"utf16.jsonl", std::string("\xff\xfe{\0\"\0a\0", 8), "UTF-16"},
                  {"parquet.jsonl", "PAR1\x15\x04", "Parquet"},

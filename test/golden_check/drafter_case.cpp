@@ -3,7 +3,6 @@
 
 #include <dflash/core/error.hpp>
 #include <dflash/data/anchors.hpp>
-#include <dflash/model/tiled_attention.hpp>
 #include <dflash/tensor/bridge.hpp>
 
 #include <cmath>
@@ -66,13 +65,12 @@ std::string DrafterCase::path(const std::string& key) const {
 }
 
 std::unique_ptr<model::Drafter> DrafterCase::make_oracle(at::Device device) const {
-    return make_drafter(device, at::kFloat, std::make_unique<model::TiledAttention>(device));
+    return make_drafter(device, at::kFloat, model::make_torch_paths(device));
 }
 
-std::unique_ptr<model::Drafter> DrafterCase::make_drafter(
-    at::Device device,
-    at::ScalarType dtype,
-    std::unique_ptr<model::BlockAttention> attention) const {
+std::unique_ptr<model::Drafter> DrafterCase::make_drafter(at::Device device,
+                                                          at::ScalarType dtype,
+                                                          model::DrafterPaths paths) const {
     const io::SafetensorsFile frozen(path("frozen"));
     auto drafter = std::make_unique<model::Drafter>(
         config,
@@ -80,7 +78,7 @@ std::unique_ptr<model::Drafter> DrafterCase::make_drafter(
                           tensor::load(frozen.at("lm_head.weight"), device, dtype)},
         device,
         dtype,
-        std::move(attention));
+        std::move(paths));
     const io::SafetensorsFile file(path("weights"));
     const std::vector<model::WeightSpec>& specs = drafter->weights().specs();
     for (std::size_t i = 0; i < specs.size(); ++i) {

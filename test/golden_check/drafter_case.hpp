@@ -43,10 +43,9 @@ struct DrafterCase {
     std::string path(const std::string& key) const;
 
     /// A drafter with the case's weights.
-    std::unique_ptr<model::Drafter> make_drafter(
-        at::Device device,
-        at::ScalarType dtype,
-        std::unique_ptr<model::BlockAttention> attention) const;
+    std::unique_ptr<model::Drafter> make_drafter(at::Device device,
+                                                 at::ScalarType dtype,
+                                                 model::DrafterPaths paths) const;
 
     /// In fp32, with the tiled attention.
     std::unique_ptr<model::Drafter> make_oracle(at::Device device) const;

@@ -6,6 +6,7 @@
 
 #include <dflash/model/kernel_attention.hpp>
 #include <dflash/tensor/bridge.hpp>
+#include <dflash/tensor/kernel_row_ops.hpp>
 
 #include <cmath>
 #include <vector>
@@ -303,11 +304,12 @@ void check_step(const std::string& case_folder, const Options& options, Verdict&
     }
     if (options.device.is_cuda()) {
         GpuKernels kernels(options.device);
-        auto attention = std::make_unique<model::KernelAttention>(
-            c.config, device, kernels.architecture(), [&](const kernels::KernelSpec& spec) {
-                return kernels.find(spec);
-            });
-        const auto drafter = c.make_drafter(device, at::kBFloat16, std::move(attention));
+        const auto find = [&](const kernels::KernelSpec& spec) { return kernels.find(spec); };
+        const auto drafter = c.make_drafter(device,
+                                            at::kBFloat16,
+                                            {std::make_unique<model::KernelAttention>(
+                                                 c.config, device, kernels.architecture(), find),
+                                             std::make_unique<tensor::KernelRowOps>(device, find)});
         compare_rounded(c, expected, run_step(c, drafter, anchors, packed.groups), verdict);
     }
 }

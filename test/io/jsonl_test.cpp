@@ -135,6 +135,8 @@ TEST_CASE("packed files are read by what they are, not by their name") {
         {"d.gz", gzip(text) + std::string(512, '\0'), Compression::Gzip},
         {"e.jsonl.zst", zstd(text), Compression::Zstd},
         {"f", zstd(half1) + zstd(half2), Compression::Zstd},
+        // A skippable frame of 4 bytes, as parallel packers write one first.
+        {"g.zst", std::string("\x5a\x2a\x4d\x18\4\0\0\0abcd", 12) + zstd(text), Compression::Zstd},
         {"plain.gz", text, Compression::None},
     };
     for (const auto& [name, content, compression] : cases) {

@@ -61,7 +61,7 @@ TEST_CASE("advice is taken for any part, and changes nothing") {
 TEST_CASE("what is no readable file is refused with the kind asked for") {
     const TempFolder folder;
     for (const auto kind : {ErrorKind::Storage, ErrorKind::Config, ErrorKind::Data}) {
-        expect_error(kind, {"cannot read", folder / "none", "No such file"}, [&] {
+        expect_error(kind, {"cannot read", folder / "none", "No such file", "Check the path"}, [&] {
             const MappedFile file(folder / "none", kind);
         });
         expect_error(kind, {folder.path(), "is a folder, expected a file"}, [&] {

@@ -71,7 +71,8 @@ TEST_SUITE("kernels.attention_schedule") {
                     CHECK(task.num_blocks * 16 * 4 <= 128);
                     CHECK(task.key_begin <= task.key_end);
                     for (std::int32_t i = 0; i < task.num_blocks; ++i) {
-                        const std::size_t n = static_cast<std::size_t>(task.first_block + i);
+                        const std::int32_t block = task.first_block + i;
+                        const std::size_t n = static_cast<std::size_t>(block);
                         ++times[n];
                         CHECK(row.context_begin[n] ==
                               row.context_begin[static_cast<std::size_t>(task.first_block)]);

@@ -7,6 +7,7 @@
 
 #include <dflash/kernels/kernel_builder.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <fmt/format.h>
 #include <random>
 #include <sched.h>
+#include <set>
 #include <string>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -50,6 +52,17 @@ void build_in(const std::string& folder, bool warns) {
         CHECK(kernel.binary.cubin.substr(0, 4) == "\177ELF");
     }
     CHECK(log.warnings().size() == (warns ? 1 : 0));
+}
+
+// What interrupted writers have left, or writers at work have not finished.
+std::set<fs::path> leftovers(const std::string& folder) {
+    std::set<fs::path> paths;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+        if (entry.path().filename().string().find(".tmp-") != std::string::npos) {
+            paths.insert(entry.path());
+        }
+    }
+    return paths;
 }
 
 // A file system of its own for this process, of `size` bytes. False where that is not permitted.
@@ -109,33 +122,34 @@ TEST_SUITE("kernels.cache_process") {
         const ScratchFolder folder;
         const CapturedLog log;
         std::mt19937 random(7);
-        int interrupted = 0;
-        for (int round = 0; round < 15; ++round) {
+        for (int round = 0; round < 16; ++round) {
             ChildProcess child("child: writes kernels without end",
                                Environment{{kFolder, folder.path()}});
             while (KernelCache({.folder = folder.path()}).list().size() < 2) {
                 std::this_thread::sleep_for(std::chrono::milliseconds(1));
             }
+            // At any moment, and right after a file was begun.
             std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));
+            const std::set<fs::path> known = leftovers(folder.path());
+            const auto begun = [&] {
+                const std::set<fs::path> now = leftovers(folder.path());
+                return !std::includes(known.begin(), known.end(), now.begin(), now.end());
+            };
+            while (round % 2 == 1 && !begun()) {
+            }
             child.kill_now();
             CHECK(child.wait() == 1000 + SIGKILL);
             for (const CacheEntry& entry : KernelCache({.folder = folder.path()}).list()) {
                 CHECK(entry.fault.empty());
             }
         }
-        // The locks of the killed do not last, and their leftovers go.
-        for (const auto& entry : fs::directory_iterator(folder.path())) {
-            if (entry.path().filename().string().find(".tmp-") != std::string::npos) {
-                interrupted += 1;
-                fs::last_write_time(entry.path(),
-                                    fs::file_time_type::clock::now() - std::chrono::hours(2));
-            }
+        const std::set<fs::path> left = leftovers(folder.path());
+        CHECK_FALSE(left.empty());  // or no write was interrupted
+        for (const fs::path& path : left) {
+            fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(2));
         }
-        CHECK(interrupted > 0);
         KernelCache({.folder = folder.path()}).trim({});
-        for (const auto& entry : fs::directory_iterator(folder.path())) {
-            CHECK(entry.path().filename().string().find(".tmp-") == std::string::npos);
-        }
+        CHECK(leftovers(folder.path()).empty());
         CHECK(log.warnings().empty());
     }
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -54,7 +55,7 @@ ChildProcess::ChildProcess(const std::string& test_case,
                                     pointers(variables).data());
     ::posix_spawn_file_actions_destroy(&actions);
     if (error != 0) {
-        throw std::runtime_error("posix_spawn failed");
+        throw std::runtime_error(fmt::format("posix_spawn: {}", std::strerror(error)));
     }
 }
 

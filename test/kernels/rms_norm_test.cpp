@@ -54,7 +54,9 @@ TEST_SUITE("kernels.rms_norm") {
                 const std::int64_t vectors = hidden / constant(spec, "VECTOR");
                 const std::int64_t of_lane = (vectors + lanes - 1) / lanes;
                 const bool forward = spec.entry == "rms_norm_forward";
-                REQUIRE(of_lane * constant(spec, "VECTOR") <= (forward ? 32 : hidden > 6144 ? 16 : 8));
+                REQUIRE(of_lane * constant(spec, "VECTOR") <= (forward         ? 32
+                                                               : hidden > 6144 ? 16
+                                                                               : 8));
                 REQUIRE(spec.threads % lanes == 0);
                 REQUIRE(spec.threads <= 768);
                 // Several rows at a time only where each has a single warp.

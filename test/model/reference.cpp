@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference.hpp"
 
-#include <dflash/model/tiled_attention.hpp>
 #include <dflash/tensor/bridge.hpp>
 
 #include <cmath>
@@ -224,11 +223,8 @@ std::unique_ptr<Drafter> make_drafter(const DraftConfig& config, at::ScalarType 
     };
     const at::Tensor embed_VH = random(config.vocab_size);
     const at::Tensor head_VH = random(config.vocab_size);
-    auto drafter = std::make_unique<Drafter>(config,
-                                             FrozenEnds{embed_VH, head_VH},
-                                             at::kCPU,
-                                             dtype,
-                                             std::make_unique<TiledAttention>(at::kCPU));
+    auto drafter = std::make_unique<Drafter>(
+        config, FrozenEnds{embed_VH, head_VH}, at::kCPU, dtype, make_torch_paths(at::kCPU));
     DraftWeights& weights = drafter->weights();
     for (std::size_t i = 0; i < weights.specs().size(); ++i) {
         const at::Tensor weight = weights.weight(static_cast<std::int64_t>(i));

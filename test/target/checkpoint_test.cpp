@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model_folder.hpp"
 
+#include <dflash/core/error.hpp>
 #include <dflash/target/target_model.hpp>
 
 #include <ATen/ATen.h>
@@ -118,6 +119,22 @@ TEST_SUITE("target.checkpoint") {
         const LogCapture log;
         load_target(folder.string() + "/m", all_layers());
         CHECK(log.text().find("1 stored buffers") != std::string::npos);
+    }
+
+    TEST_CASE("load_target: a weight that is not finite is a data error that names it") {
+        const TempFolder folder;
+        copy_target(kLlama, folder.string() + "/m", [](std::vector<OwnedTensor>& tensors) {
+            // All bits set is NaN in every floating dtype.
+            OwnedTensor& weight = tensor_named(tensors, "model.layers.1.mlp.down_proj.weight");
+            std::fill_n(weight.data.begin() + 8, 4, std::byte{0xFF});
+        });
+        try {
+            load_target(folder.string() + "/m", all_layers());
+            FAIL("loaded");
+        } catch (const Error& error) {
+            CHECK(error.kind() == ErrorKind::Data);
+            CHECK(std::string(error.what()).find("layers.1.mlp.down_proj") != std::string::npos);
+        }
     }
 
     TEST_CASE("load_target: weights that do not fit the configuration are data errors") {

@@ -31,13 +31,18 @@
 #include <string_view>
 #include <vector>
 
+namespace dflash::kernels {
 namespace {
 
-using namespace dflash;
-using namespace dflash::kernels;
-
 struct Case {
-    std::int64_t L = 0, N = 0, B = 0, H = 0, HKV = 0, D = 0, documents = 1, window = 0;
+    std::int64_t tokens = 0;
+    std::int64_t anchors = 0;
+    std::int64_t block_size = 0;
+    std::int64_t heads = 0;
+    std::int64_t key_heads = 0;
+    std::int64_t head_dim = 0;
+    std::int64_t documents = 1;
+    std::int64_t window = 0;
 };
 
 struct Options {
@@ -75,7 +80,14 @@ T number(std::string_view text) {
 
 Case parse_case(std::string_view text) {
     Case c;
-    std::int64_t* const fields[] = {&c.L, &c.N, &c.B, &c.H, &c.HKV, &c.D, &c.documents, &c.window};
+    std::int64_t* const fields[] = {&c.tokens,
+                                    &c.anchors,
+                                    &c.block_size,
+                                    &c.heads,
+                                    &c.key_heads,
+                                    &c.head_dim,
+                                    &c.documents,
+                                    &c.window};
     for (std::int64_t* field : fields) {
         const std::size_t comma = std::min(text.find(','), text.size());
         if (comma > 0) {
@@ -197,9 +209,9 @@ class Bench {
           driver_(make_cuda_driver()) {}
 
     void run(const Case& c) {
-        const AttentionShape shape{.head_dim = static_cast<int>(c.D),
-                                   .group = static_cast<int>(c.H / c.HKV),
-                                   .block_size = static_cast<int>(c.B),
+        const AttentionShape shape{.head_dim = static_cast<int>(c.head_dim),
+                                   .group = static_cast<int>(c.heads / c.key_heads),
+                                   .block_size = static_cast<int>(c.block_size),
                                    .causal = c.window > 0,
                                    .windowed = c.window > 0};
         const AttentionKernels kernels = load(shape);
@@ -207,55 +219,55 @@ class Bench {
         RandomStream random(1, Purpose::Test, 0, 1);
         std::vector<std::int32_t> anchors;
         std::vector<std::int32_t> context_begin;
-        const std::int64_t document = c.L / c.documents;
+        const std::int64_t document = c.tokens / c.documents;
         std::int64_t pairs = 0;
-        for (const std::uint64_t drawn : random.sample_sorted(static_cast<std::uint64_t>(c.L - 1),
-                                                              static_cast<std::uint64_t>(c.N))) {
+        for (const std::uint64_t drawn : random.sample_sorted(
+                 static_cast<std::uint64_t>(c.tokens - 1), static_cast<std::uint64_t>(c.anchors))) {
             const auto anchor = static_cast<std::int64_t>(drawn);
             const std::int64_t begin = anchor / document * document;
             anchors.push_back(static_cast<std::int32_t>(anchor));
             context_begin.push_back(static_cast<std::int32_t>(begin));
-            for (std::int64_t slot = 0; slot < c.B; ++slot) {
+            for (std::int64_t slot = 0; slot < c.block_size; ++slot) {
                 const std::int64_t context = anchor - begin;
                 pairs += c.window > 0 ? std::clamp<std::int64_t>(c.window - 1 - slot, 0, context)
                                       : context;
-                pairs += c.window > 0 ? slot + 1 : c.B;
+                pairs += c.window > 0 ? slot + 1 : c.block_size;
             }
         }
         const AttentionSchedule schedule =
-            make_attention_schedule(shape, anchors, context_begin, c.L, c.window);
+            make_attention_schedule(shape, anchors, context_begin, c.tokens, c.window);
         const AttentionProblem problem{.shape = shape,
-                                       .num_key_heads = c.HKV,
+                                       .num_key_heads = c.key_heads,
                                        .window = c.window,
                                        .schedule = &schedule,
                                        .device_schedule = device_array(schedule.packed())};
-        const std::int64_t M = c.N * c.B;
-        const std::int64_t query = M * c.H * c.D;
-        const std::int64_t context = c.L * c.HKV * c.D;
-        const std::int64_t block = M * c.HKV * c.D;
+        const std::int64_t block_tokens = c.anchors * c.block_size;
+        const std::int64_t query = block_tokens * c.heads * c.head_dim;
+        const std::int64_t context = c.tokens * c.key_heads * c.head_dim;
+        const std::int64_t block = block_tokens * c.key_heads * c.head_dim;
         const auto random_of = [&](std::int64_t count, std::int64_t heads, std::uint64_t seed) {
-            return HeadTensor::contiguous(random_tensor(count, seed), heads, c.D);
+            return HeadTensor::contiguous(random_tensor(count, seed), heads, c.head_dim);
         };
         const auto empty_of = [&](std::int64_t count, std::int64_t heads) {
-            return HeadTensor::contiguous(device_memory(count * 2), heads, c.D);
+            return HeadTensor::contiguous(device_memory(count * 2), heads, c.head_dim);
         };
-        const AttentionInputTensors in{.q = random_of(query, c.H, 1),
-                                       .k_context = random_of(context, c.HKV, 2),
-                                       .v_context = random_of(context, c.HKV, 3),
-                                       .k_block = random_of(block, c.HKV, 4),
-                                       .v_block = random_of(block, c.HKV, 5)};
-        const HeadTensor d_o = random_of(query, c.H, 6);
-        const HeadTensor o = empty_of(query, c.H);
-        const AttentionGradientTensors out{.dq = empty_of(query, c.H),
-                                           .dk_context = empty_of(context, c.HKV),
-                                           .dv_context = empty_of(context, c.HKV),
-                                           .dk_block = empty_of(block, c.HKV),
-                                           .dv_block = empty_of(block, c.HKV)};
-        auto* const lse = static_cast<float*>(device_memory(M * c.H * 4));
-        void* const terms = device_memory(attention_row_terms_bytes(M, c.H));
+        const AttentionInputTensors in{.q = random_of(query, c.heads, 1),
+                                       .k_context = random_of(context, c.key_heads, 2),
+                                       .v_context = random_of(context, c.key_heads, 3),
+                                       .k_block = random_of(block, c.key_heads, 4),
+                                       .v_block = random_of(block, c.key_heads, 5)};
+        const HeadTensor d_o = random_of(query, c.heads, 6);
+        const HeadTensor o = empty_of(query, c.heads);
+        const AttentionGradientTensors out{.dq = empty_of(query, c.heads),
+                                           .dk_context = empty_of(context, c.key_heads),
+                                           .dv_context = empty_of(context, c.key_heads),
+                                           .dk_block = empty_of(block, c.key_heads),
+                                           .dv_block = empty_of(block, c.key_heads)};
+        auto* const lse = static_cast<float*>(device_memory(block_tokens * c.heads * 4));
+        void* const terms = device_memory(attention_row_terms_bytes(block_tokens, c.heads));
 
         const gpu::StreamView stream = stream_.view();
-        const double tflop = 1e-12 * static_cast<double>(pairs * c.H * c.D);
+        const double tflop = 1e-12 * static_cast<double>(pairs * c.heads * c.head_dim);
         const auto gigabytes =
             [&](std::int64_t queries, std::int64_t contexts, std::int64_t blocks) {
                 return 2e-9 *
@@ -298,10 +310,10 @@ class Bench {
             const double cold = watch_.median_ms(options_.runs, true, part.work);
             const double rate = part.tflop / warm * 1e3;
             fmt::print("| {}, {}, {}, {}{} | {} | {:.3f} | {:.3f} | {:.0f} | {:.0f} | {:.1f} |\n",
-                       c.L,
-                       c.N,
+                       c.tokens,
+                       c.anchors,
                        c.documents,
-                       c.D,
+                       c.head_dim,
                        c.window > 0 ? fmt::format(", w {}", c.window) : "",
                        part.name,
                        warm,
@@ -344,20 +356,21 @@ class Bench {
 };
 
 }  // namespace
+}  // namespace dflash::kernels
 
 int main(int argc, char** argv) {
     try {
-        const Options options = parse(argc, argv);
-        if (gpu::cuda_device_count() == 0) {
+        const dflash::kernels::Options options = dflash::kernels::parse(argc, argv);
+        if (dflash::gpu::cuda_device_count() == 0) {
             fmt::print(stderr, "no GPU\n");
             return 1;
         }
-        Bench bench(options);
+        dflash::kernels::Bench bench(options);
         fmt::print(
             "| L, N, documents, D | kernel | warm ms | cold ms | TFLOP/s | GB/s | % of {} |\n",
             options.peak_tflops);
         fmt::print("| --- | --- | --- | --- | --- | --- | --- |\n");
-        for (const Case& c : options.cases) {
+        for (const dflash::kernels::Case& c : options.cases) {
             bench.run(c);
         }
         return 0;

@@ -57,6 +57,9 @@ int cuda_device_count() noexcept;
 /// "NVIDIA H200, 139.8 GiB, PCI 0000:1b:00.0" or the CPU's name.
 std::string describe(const Device& device);
 
+/// Multiprocessors of the GPU with that CUDA ordinal. Throws Error{Device}.
+int num_multiprocessors(int ordinal);
+
 /// Free and total memory: of the GPU (makes its context, in a thread of its own, so that the
 /// caller's current device stays as it is), or of the machine or container for CPU devices.
 /// Throws Error{Device}.

@@ -9,6 +9,7 @@
 #include <dflash/data/packed_row.hpp>
 #include <dflash/model/attention.hpp>
 #include <dflash/model/config.hpp>
+#include <dflash/tensor/row_ops.hpp>
 
 #include <ATen/ATen.h>
 #include <cstdint>
@@ -24,6 +25,15 @@ struct FrozenEnds {
     at::Tensor embed_VH;
     at::Tensor head_VH;
 };
+
+/// How the parts that are no products are computed: by Torch operations, or by kernels.
+struct DrafterPaths {
+    std::unique_ptr<BlockAttention> attention;
+    std::unique_ptr<tensor::RowOps> row_ops;
+};
+
+/// Those of the CPU, which serve any device and dtype.
+DrafterPaths make_torch_paths(at::Device device);
 
 /// Weights in one flat buffer each for compute and gradient; every weight is a view. Where the
 /// compute dtype is fp32 `compute` and the optimizer's master weights are the same memory.
@@ -86,12 +96,12 @@ struct RowTrace {
 /// on the worker's current Torch stream.
 class Drafter {
   public:
-    /// `attention` must serve the device and the dtype.
+    /// `paths` must serve the device and the dtype.
     Drafter(DraftConfig config,
             FrozenEnds ends,
             at::Device device,
             at::ScalarType compute_dtype,
-            std::unique_ptr<BlockAttention> attention);
+            DrafterPaths paths);
     ~Drafter();
 
     const DraftConfig& config() const { return config_; }

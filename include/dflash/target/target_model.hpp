@@ -7,6 +7,7 @@
 
 #include <dflash/core/types.hpp>
 #include <dflash/target/config.hpp>
+#include <dflash/tensor/row_ops.hpp>
 
 #include <ATen/ATen.h>
 #include <cstdint>
@@ -74,6 +75,9 @@ struct LoadOptions {
     std::int64_t num_layers = 0;
     /// Whether final norm and head are loaded, for logits(), final_norm() and head_VH().
     bool with_head = false;
+    /// How norms, rotation and activation are computed; null: by Torch operations. Of this device,
+    /// used by the model's worker only.
+    std::shared_ptr<tensor::RowOps> row_ops{};
 };
 
 /// Loads a folder, tensor by tensor from the mapped files into the device's memory. Names, shapes
@@ -87,8 +91,10 @@ std::unique_ptr<TargetModel> load_target(const std::string& folder, const LoadOp
 void judge_target(const std::string& folder);
 
 /// Another replica on `device` from the tensors of a loaded one; shares memory where device and
-/// dtype are the same.
-std::unique_ptr<TargetModel> replicate(const TargetModel& model, at::Device device);
+/// dtype are the same. `row_ops` as in LoadOptions.
+std::unique_ptr<TargetModel> replicate(const TargetModel& model,
+                                       at::Device device,
+                                       std::shared_ptr<tensor::RowOps> row_ops = {});
 
 /// Upper bound of the bytes that capture() needs besides the weights for rows of up to `tokens`
 /// tokens: kept buffers and what a layer allocates for a moment. For the planner.

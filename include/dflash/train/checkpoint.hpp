@@ -40,8 +40,8 @@ class CheckpointStore {
 
     /// Writes step-NNNNNN (into a temporary folder, fsync, rename), points `latest` to it, and
     /// removes older ones: the newest `keep` stay whole, and of the others the `keep_drafts` best
-    /// by `acceptance` keep their draft. Throws Error{Storage}; what was there before is then
-    /// untouched.
+    /// by `acceptance` keep their draft. Of a step that is saved already only an acceptance that is
+    /// not there yet is added. Throws Error{Storage}; what was there before is then untouched.
     void save(const Checkpoint& checkpoint, std::optional<double> acceptance);
 
     /// Steps with a whole checkpoint, rising.
@@ -52,6 +52,9 @@ class CheckpointStore {
     Checkpoint load(std::optional<std::int64_t> step) const;
 
     std::string folder_of(std::int64_t step) const;
+
+    /// Held-out acceptance length of a saved step; nothing if the step was not evaluated.
+    std::optional<double> acceptance_of(std::int64_t step) const;
 
     /// Renames checkpoints of later steps to step-NNNNNN.superseded: the run is about to be
     /// continued from before them.

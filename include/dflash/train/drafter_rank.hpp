@@ -34,7 +34,7 @@ class DrafterRank {
     void build(const model::DraftConfig& config,
                model::FrozenEnds ends,
                const AdamWOptions& options,
-               std::unique_ptr<model::BlockAttention> attention);
+               model::DrafterPaths paths);
 
     /// Starts from fp32 weights on the host (the layout of model::DraftWeights), the same for all
     /// ranks.

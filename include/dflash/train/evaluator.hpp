@@ -8,10 +8,12 @@
 #include <dflash/eval/held_out.hpp>
 #include <dflash/train/drafter_rank.hpp>
 #include <dflash/train/progress.hpp>
+#include <dflash/train/stop_signals.hpp>
 #include <dflash/train/target_replica.hpp>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace dflash::train {
@@ -62,8 +64,9 @@ class Evaluator {
     bool due(const Progress& progress) const;
 
     /// Runs all held-out rows through target and drafter, beside whatever the workers have queued.
-    /// Blocks.
-    EvalResult run(const Progress& progress);
+    /// Blocks. Gives up between two rows, with no result, when a stop is asked for: an evaluation
+    /// may take minutes.
+    std::optional<EvalResult> run(const Progress& progress, const StopSignals& signals);
 
     bool empty() const { return rows_.rows.empty(); }
 
@@ -78,11 +81,13 @@ class Evaluator {
     struct RowOutcome {
         std::vector<TokenId> predicted;
         double loss_sum = 0;
+        bool done = false;
     };
 
     void run_lane(Lane& lane,
                   std::size_t first,
                   std::size_t stride,
+                  const StopSignals& signals,
                   std::vector<RowOutcome>& outcomes);
 
     HeldOutRows rows_;

@@ -5,6 +5,7 @@
 
 #include <dflash/gpu/worker.hpp>
 #include <dflash/kernels/compile_barrier.hpp>
+#include <dflash/model/drafter.hpp>
 #include <dflash/model/kernel_attention.hpp>
 #include <dflash/train/prepared_run.hpp>
 
@@ -27,9 +28,12 @@ class KernelStart : NonCopyable {
     /// every kernel came from. Throws KernelError (exit 4) with the compiler's log.
     void prepare(const std::vector<std::unique_ptr<gpu::Worker>>& workers);
 
-    /// The attention of a drafter on that device: by kernels on a GPU, tiled on the CPU.
-    std::unique_ptr<model::BlockAttention> make_attention(const model::DraftConfig& config,
-                                                          const gpu::Device& device) const;
+    /// How a drafter computes on that device: by kernels on a GPU, by Torch operations on the CPU.
+    model::DrafterPaths make_drafter_paths(const model::DraftConfig& config,
+                                           const gpu::Device& device) const;
+
+    /// The same for a target.
+    std::shared_ptr<tensor::RowOps> make_row_ops(const gpu::Device& device) const;
 
     /// Ends the start: after it kernels, modules and device memory are there to stay, and what
     /// changes is counted.

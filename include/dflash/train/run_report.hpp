@@ -38,6 +38,7 @@ class RunReport {
               const pipeline::PipelineStats& pipeline,
               double fraction_done);
 
+    /// One evaluation. Throws Error{Numeric} if its loss is not finite.
     void evaluation(const Progress& progress, const EvalResult& result);
 
     void saved(const Progress& progress, const std::string& folder);

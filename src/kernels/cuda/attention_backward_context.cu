@@ -45,14 +45,134 @@ struct Shared {
     const RowTerms* terms;
 };
 
-/// What one warp does: as maker or as taker. All warps of the CTA call it together.
+/// What a warp holds over all row tiles.
+struct WarpState {
+    Word operands[kKeyTiles][HeadTile::kSteps][4];  // the maker's of K, the taker's of V
+    float sums[kKeyTiles][kDim / 8][4] = {};
+};
+
+/// One tile of rows, as maker or as taker. The maker multiplies K with q and sums over dO, the
+/// taker V with dO and sums over q.
 template <bool kTaker>
-__device__ __forceinline__ void sum_gradient(const ContextGradientArguments& arguments,
+__device__ __forceinline__ void process_tile(WarpState& state,
+                                             const ContextGradientArguments& arguments,
                                              const KeyTask& task,
                                              const Shared& shared,
-                                             int head,
+                                             int tile,
+                                             int num_rows,
                                              int pair,
                                              int lane) {
+    constexpr Word kFirst = kTaker ? kTileBytes : 0;
+    constexpr Word kSecond = kTaker ? 0 : kTileBytes;
+    const float scale = kLog2E * rsqrtf(static_cast<float>(kDim));
+    const Word stage = shared.ring + static_cast<Word>(tile % kStages) * kStageBytes;
+    const Word first = stage + HeadTile::lane_offset_b(lane);
+    const Word second = stage + HeadTile::lane_offset(lane);
+    const Word tile_mail = shared.mailboxes +
+                           static_cast<Word>(tile % 2 * kPairs + pair) * kMailBytes +
+                           static_cast<Word>(lane * 16);
+    const RowTerms* const rows = shared.terms + tile % kStages * kRows;
+    bool masked = false;
+    if (!kTaker) {
+        const int last = min(num_rows - tile * kRows, kRows) - 1;
+        masked = rows[0].anchor < task.key_begin + task.key_count ||
+                 (kWindowed && rows[last].anchor + kBlock - 1 - task.key_begin >= arguments.window);
+    }
+#pragma unroll kUnroll
+    for (int step = 0; step < kSteps; ++step) {
+        float scores[kKeyTiles][2][4];
+        const RowTerms* const terms = rows + 16 * step + lane % 4 * 2;
+        const Word mail = tile_mail + static_cast<Word>(step) * (kKeyTiles * 2 * kMatrixBytes);
+        const Word step_offset = static_cast<Word>(step) * HeadTile::row_offset(1);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const float start = kTaker ? terms[8 * j + e].negative_delta : 0.0f;
+#pragma unroll
+                for (int m = 0; m < kKeyTiles; ++m) {
+                    scores[m][j][e] = scores[m][j][e + 2] = start;
+                }
+            }
+        }
+        multiply_operands<kDim, kKeyTiles, 1>(scores, state.operands, first, kFirst + step_offset);
+        if (!kTaker) {
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    const float shift = terms[8 * j + e % 2].negative_lse2;
+#pragma unroll
+                    for (int m = 0; m < kKeyTiles; ++m) {
+                        scores[m][j][e] = power_of_two(fmaf(scores[m][j][e], scale, shift));
+                    }
+                }
+            }
+            if (masked) {
+                const int key = task.key_begin + pair * kPairKeys + lane / 4;
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) {
+                        const RowTerms& row = terms[8 * j + e % 2];
+#pragma unroll
+                        for (int m = 0; m < kKeyTiles; ++m) {
+                            if (!sees_context(key + 16 * m + 8 * (e / 2),
+                                              row.anchor,
+                                              row.position,
+                                              arguments.window)) {
+                                scores[m][j][e] = 0.0f;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        Word weights[kKeyTiles][4];
+#pragma unroll
+        for (int m = 0; m < kKeyTiles; ++m) {
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                float(&x)[4] = scores[m][j];
+                const Word at = mail + static_cast<Word>(m * 2 + j) * kMatrixBytes;
+                if (kTaker) {
+                    Word p[4];
+                    load_words(p, at);
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) {
+                        x[e] *= __uint_as_float(p[e]);
+                    }
+                } else {
+                    store_words(at,
+                                __float_as_uint(x[0]),
+                                __float_as_uint(x[1]),
+                                __float_as_uint(x[2]),
+                                __float_as_uint(x[3]));
+                }
+                weights[m][2 * j] = pack(x[0], x[1]);
+                weights[m][2 * j + 1] = pack(x[2], x[3]);
+            }
+        }
+        accumulate_rows<kDim, kKeyTiles>(state.sums, weights, second, kSecond + step_offset);
+    }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
+    attention_backward_context(const __grid_constant__ ContextGradientArguments arguments) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    Shared shared;
+    shared.ring = shared_address(memory);
+    shared.mailboxes = shared.ring + kRingBytes;
+    shared.terms = reinterpret_cast<const RowTerms*>(memory + kRingBytes + 2 * kPairs * kMailBytes);
+
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+    const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+    const int pair = warp % kPairs;
+    const bool taker = warp >= kPairs;
+    const int head = static_cast<int>(blockIdx.x) % arguments.num_key_heads;
+    const KeyTask task = arguments.tasks[static_cast<int>(blockIdx.x) / arguments.num_key_heads];
     const int row_begin = task.block_begin * kBlockRows;
     const int num_rows = task.block_end * kBlockRows - row_begin;
     const int tiles = ceil_div(num_rows, kRows);
@@ -77,15 +197,24 @@ __device__ __forceinline__ void sum_gradient(const ContextGradientArguments& arg
         commit_copies();
     };
 
-    // K or V of the pair's keys, for all rows.
-    Word operands[kKeyTiles][HeadTile::kSteps][4];
-    const Word mine = shared.ring + (kTaker ? kKeys * HeadTile::kRowBytes : 0) +
+    // K or V of the pair's keys into registers, by way of the ring.
+    load_keys<kKeys>(shared.ring,
+                     arguments.k_context,
+                     arguments.v_context,
+                     head,
+                     task.key_begin,
+                     task.seen_count);
+    commit_copies();
+    wait_copies<0>();
+    __syncthreads();
+    WarpState state;
+    const Word mine = shared.ring + (taker ? kKeys * HeadTile::kRowBytes : 0) +
                       HeadTile::row_offset(1) * static_cast<Word>(pair * kKeyTiles);
 #pragma unroll
     for (int m = 0; m < kKeyTiles; ++m) {
 #pragma unroll
         for (int step = 0; step < HeadTile::kSteps; ++step) {
-            load_matrices(operands[m][step],
+            load_matrices(state.operands[m][step],
                           HeadTile::columns(mine + HeadTile::lane_offset(lane), step) +
                               HeadTile::row_offset(m));
         }
@@ -96,162 +225,35 @@ __device__ __forceinline__ void sum_gradient(const ContextGradientArguments& arg
         issue(tile);
     }
 
-    // The maker multiplies K with q and sums over dO, the taker V with dO and sums over q.
-    const Word lane_first = shared.ring + (kTaker ? kTileBytes : 0) + HeadTile::lane_offset_b(lane);
-    const Word lane_second = shared.ring + (kTaker ? 0 : kTileBytes) + HeadTile::lane_offset(lane);
-    const Word lane_mail =
-        shared.mailboxes + static_cast<Word>(pair) * kMailBytes + static_cast<Word>(lane * 16);
-    const RowTerms* const lane_terms = shared.terms + lane % 4 * 2;
-    const float scale = kLog2E * rsqrtf(static_cast<float>(kDim));
-    const int end_key = task.key_begin + task.key_count;
-
-    float sums[kKeyTiles][kDim / 8][4] = {};
     for (int round = 0; round <= tiles; ++round) {
         wait_copies<kAhead - 1>();
         __syncthreads();
         issue(round + kAhead);
-        const int tile = kTaker ? round - 1 : round;
-        if (kTaker ? tile < 0 : tile >= tiles) {
-            continue;
-        }
-        const Word stage = static_cast<Word>(tile % kStages) * kStageBytes;
-        const RowTerms* const tile_terms = lane_terms + tile % kStages * kRows;
-        const Word tile_mail = lane_mail + static_cast<Word>(tile % 2) * (kPairs * kMailBytes);
-        bool masked = false;
-        if (!kTaker) {
-            const RowTerms* const rows = shared.terms + tile % kStages * kRows;
-            const int last = min(num_rows - tile * kRows, kRows) - 1;
-            masked =
-                rows[0].anchor < end_key ||
-                (kWindowed && rows[last].anchor + kBlock - 1 - task.key_begin >= arguments.window);
-        }
-#pragma unroll kUnroll
-        for (int step = 0; step < kSteps; ++step) {
-            float scores[kKeyTiles][2][4];
-            const RowTerms* const terms = tile_terms + 16 * step;
-            const Word mail = tile_mail + static_cast<Word>(step) * (kKeyTiles * 2 * kMatrixBytes);
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    const float start = kTaker ? terms[8 * j + e].negative_delta : 0.0f;
-#pragma unroll
-                    for (int m = 0; m < kKeyTiles; ++m) {
-                        scores[m][j][e] = scores[m][j][e + 2] = start;
-                    }
-                }
+        if (taker) {
+            if (round > 0) {
+                process_tile<true>(state, arguments, task, shared, round - 1, num_rows, pair, lane);
             }
-            multiply_operands<kDim, kKeyTiles, 1>(
-                scores, operands, lane_first + stage + HeadTile::row_offset(step));
-            if (!kTaker) {
-#pragma unroll
-                for (int j = 0; j < 2; ++j) {
-#pragma unroll
-                    for (int e = 0; e < 4; ++e) {
-                        const float shift = terms[8 * j + e % 2].negative_lse2;
-#pragma unroll
-                        for (int m = 0; m < kKeyTiles; ++m) {
-                            scores[m][j][e] = power_of_two(fmaf(scores[m][j][e], scale, shift));
-                        }
-                    }
-                }
-                if (masked) {
-                    const int key = task.key_begin + pair * kPairKeys + lane / 4;
-#pragma unroll
-                    for (int j = 0; j < 2; ++j) {
-#pragma unroll
-                        for (int e = 0; e < 4; ++e) {
-                            const RowTerms& row = terms[8 * j + e % 2];
-#pragma unroll
-                            for (int m = 0; m < kKeyTiles; ++m) {
-                                if (!sees_context(key + 16 * m + 8 * (e / 2),
-                                                  row.anchor,
-                                                  row.position,
-                                                  arguments.window)) {
-                                    scores[m][j][e] = 0.0f;
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-            Word weights[kKeyTiles][4];
-#pragma unroll
-            for (int m = 0; m < kKeyTiles; ++m) {
-#pragma unroll
-                for (int j = 0; j < 2; ++j) {
-                    float(&x)[4] = scores[m][j];
-                    const Word at = mail + static_cast<Word>(m * 2 + j) * kMatrixBytes;
-                    if (kTaker) {
-                        Word p[4];
-                        load_words(p, at);
-#pragma unroll
-                        for (int e = 0; e < 4; ++e) {
-                            x[e] *= __uint_as_float(p[e]);
-                        }
-                    } else {
-                        store_words(at,
-                                    __float_as_uint(x[0]),
-                                    __float_as_uint(x[1]),
-                                    __float_as_uint(x[2]),
-                                    __float_as_uint(x[3]));
-                    }
-                    weights[m][2 * j] = pack(x[0], x[1]);
-                    weights[m][2 * j + 1] = pack(x[2], x[3]);
-                }
-            }
-            accumulate_rows<kDim, kKeyTiles>(
-                sums, weights, lane_second + stage + HeadTile::row_offset(step));
+        } else if (round < tiles) {
+            process_tile<false>(state, arguments, task, shared, round, num_rows, pair, lane);
         }
     }
 
     // The warp's sums go through its own part of the ring, to be written in whole pieces.
     wait_copies<0>();
     __syncthreads();
-    const float factor = kTaker ? rsqrtf(static_cast<float>(kDim)) : 1.0f;
+    const float factor = taker ? rsqrtf(static_cast<float>(kDim)) : 1.0f;
 #pragma unroll
     for (int m = 0; m < kKeyTiles; ++m) {
-        store_sums<kDim>(mine + HeadTile::row_offset(m), sums[m], factor, factor, lane);
+        store_sums<kDim>(mine + HeadTile::row_offset(m), state.sums[m], factor, factor, lane);
     }
     __syncwarp();
-    const HeadRows out = kTaker ? arguments.dk_context : arguments.dv_context;
+    const HeadRows out = taker ? arguments.dk_context : arguments.dv_context;
     const int key = pair * kPairKeys;
     store_head_rows(head_of(out, head) + (task.key_begin + key) * out.token_stride,
                     out.token_stride,
                     min(task.key_count - key, kPairKeys),
                     mine,
                     lane);
-}
-
-}  // namespace
-
-extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
-    attention_backward_context(const __grid_constant__ ContextGradientArguments arguments) {
-    extern __shared__ __align__(1024) unsigned char memory[];
-    Shared shared;
-    shared.ring = shared_address(memory);
-    shared.mailboxes = shared.ring + kRingBytes;
-    shared.terms = reinterpret_cast<const RowTerms*>(memory + kRingBytes + 2 * kPairs * kMailBytes);
-
-    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-    const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-    const int head = static_cast<int>(blockIdx.x) % arguments.num_key_heads;
-    const KeyTask task = arguments.tasks[static_cast<int>(blockIdx.x) / arguments.num_key_heads];
-
-    load_keys<kKeys>(shared.ring,
-                     arguments.k_context,
-                     arguments.v_context,
-                     head,
-                     task.key_begin,
-                     task.seen_count);
-    commit_copies();
-    wait_copies<0>();
-    __syncthreads();
-    if (warp < kPairs) {
-        sum_gradient<false>(arguments, task, shared, head, warp, lane);
-    } else {
-        sum_gradient<true>(arguments, task, shared, head, warp - kPairs, lane);
-    }
 }
 
 }  // namespace dflash::kernels

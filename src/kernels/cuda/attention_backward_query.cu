@@ -49,14 +49,12 @@ struct Weights {
     Word ds[kRowTiles][2 * kN][2];  // [..][half of the rows]
 };
 
-/// `visible(row, key)` is asked, with both counted from the start of the warp's rows and of the
-/// keys, only if `masked`.
+/// dO lies kQueryBytes behind q, V kKeyBytes behind K. `visible(row, key)` is asked, with both
+/// counted from the start of the warp's rows and of the keys, only if `masked`.
 template <int kN, typename Visible>
 __device__ __forceinline__ void make_weights(Weights<kN>& weights,
                                              Word lane_q,
-                                             Word lane_do,
                                              Word lane_k,
-                                             Word lane_v,
                                              const RowTerms* terms,
                                              int lane,
                                              bool masked,
@@ -114,7 +112,7 @@ __device__ __forceinline__ void make_weights(Weights<kN>& weights,
             }
         }
     }
-    multiply_rows<kDim, kRowTiles, kN>(dp, lane_do, lane_v);
+    multiply_rows<kDim, kRowTiles, kN>(dp, lane_q, lane_k, kQueryBytes, kKeyBytes);
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -143,7 +141,7 @@ __device__ __forceinline__ void add_query_gradient(float (&sums)[kRowTiles][kDim
                 ds[m][i] = weights.ds[m][2 * n + i / 2][i % 2];
             }
         }
-        accumulate_rows<kDim, kRowTiles>(sums, ds, lane_keys + HeadTile::row_offset(n));
+        accumulate_rows<kDim, kRowTiles>(sums, ds, lane_keys, HeadTile::row_offset(n));
     }
 }
 
@@ -198,7 +196,6 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
     const RowTerms* const warp_terms = terms + warp_begin;
     const Word lane_q =
         q_tile + static_cast<Word>(warp_begin * HeadTile::kRowBytes) + HeadTile::lane_offset(lane);
-    const Word lane_do = lane_q + kQueryBytes;
     const Word lane_b = ring + HeadTile::lane_offset_b(lane);
     const Word lane_keys = ring + HeadTile::lane_offset(lane);
     const float factor = rsqrtf(static_cast<float>(kDim));
@@ -255,9 +252,7 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
                         group < group_end(seen, tile)) {
                         make_weights<1>(weights,
                                         lane_q,
-                                        lane_do,
                                         lane_b + keys,
-                                        lane_b + keys + kKeyBytes,
                                         warp_terms,
                                         lane,
                                         true,
@@ -360,19 +355,12 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
         for (int group = group_begin(own_seen, tile); group < end; ++group) {
             const Word keys = static_cast<Word>(group) * HeadTile::row_offset(1);
             Weights<1> weights;
-            make_weights<1>(weights,
-                            lane_q,
-                            lane_do,
-                            lane_b + keys,
-                            lane_b + keys + kKeyBytes,
-                            warp_terms,
-                            lane,
-                            true,
-                            [&](int row, int key) {
-                                return sees_block_key(tile * kKeys + group * 16 + key,
-                                                      part * kRows + warp_begin + row,
-                                                      arguments.window);
-                            });
+            make_weights<1>(
+                weights, lane_q, lane_b + keys, warp_terms, lane, true, [&](int row, int key) {
+                    return sees_block_key(tile * kKeys + group * 16 + key,
+                                          part * kRows + warp_begin + row,
+                                          arguments.window);
+                });
             add_query_gradient(sums, weights, lane_keys + keys);
         }
     }
@@ -400,20 +388,13 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
                 key_end > lowest_anchor ||
                 (kWindowed && highest_anchor + kBlock - 1 - key_begin >= arguments.window);
             Weights<kKeyTiles> weights;
-            make_weights<kKeyTiles>(weights,
-                                    lane_q,
-                                    lane_do,
-                                    lane_b + stage,
-                                    lane_b + stage + kKeyBytes,
-                                    warp_terms,
-                                    lane,
-                                    masked,
-                                    [&](int row, int key) {
-                                        return sees_context(key_begin + key,
-                                                            warp_terms[row].anchor,
-                                                            warp_terms[row].position,
-                                                            arguments.window);
-                                    });
+            make_weights<kKeyTiles>(
+                weights, lane_q, lane_b + stage, warp_terms, lane, masked, [&](int row, int key) {
+                    return sees_context(key_begin + key,
+                                        warp_terms[row].anchor,
+                                        warp_terms[row].position,
+                                        arguments.window);
+                });
             add_query_gradient(sums, weights, lane_keys + stage);
         }
         stage ^= kStages > 1 ? kStageBytes : 0;
@@ -423,6 +404,7 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
     if (!active) {
         return;
     }
+    __syncwarp();
     const Word out_tile = q_tile + static_cast<Word>(warp_begin * HeadTile::kRowBytes);
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {

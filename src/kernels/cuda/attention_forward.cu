@@ -138,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
     const Word lane_query = query_tile + static_cast<Word>(warp_begin * HeadTile::kRowBytes) +
                             HeadTile::lane_offset(lane);
     const Word lane_key = ring + HeadTile::lane_offset_b(lane);
-    const Word lane_value = ring + kKeyBytes + HeadTile::lane_offset(lane);
+    const Word lane_value = ring + HeadTile::lane_offset(lane);
     const float scale = kLog2E * rsqrtf(static_cast<float>(kDim));
     const float hidden = -__int_as_float(0x7f800000);
 
@@ -222,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
                 }
             }
             exponentiate<1>(scores, weights, state, scale);
-            accumulate_rows<kDim, kRowTiles>(state.sums, weights[0], lane_value + keys);
+            accumulate_rows<kDim, kRowTiles>(state.sums, weights[0], lane_value + keys, kKeyBytes);
         }
     }
 
@@ -264,8 +264,10 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
             exponentiate<kKeyTiles>(scores, weights, state, scale);
 #pragma unroll
             for (int n = 0; n < kKeyTiles; ++n) {
-                accumulate_rows<kDim, kRowTiles>(
-                    state.sums, weights[n], lane_value + stage + HeadTile::row_offset(n));
+                accumulate_rows<kDim, kRowTiles>(state.sums,
+                                                 weights[n],
+                                                 lane_value + stage,
+                                                 kKeyBytes + HeadTile::row_offset(n));
             }
         }
         stage ^= kStageBytes;
@@ -278,6 +280,7 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
     if (!active) {
         return;
     }
+    __syncwarp();
     const Word out_tile = query_tile + static_cast<Word>(warp_begin * HeadTile::kRowBytes);
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {

@@ -187,21 +187,23 @@ __device__ __forceinline__ void load_tile(Word tile, const Half* source, Offset 
 }
 
 /// The scores of 16 kM rows against 16 kN keys: sums[m][j] += a b^T over D, where `a` is the lane's
-/// address of the rows (lane_offset) and `b` that of the keys (lane_offset_b).
+/// address of the rows (lane_offset) and `b` that of the keys (lane_offset_b). Constants added to
+/// an address go into the offsets here, behind the swizzle: then they cost no register.
 template <int kDim, int kM, int kN>
-__device__ __forceinline__ void multiply_rows(float (&sums)[kM][2 * kN][4], Word a, Word b) {
+__device__ __forceinline__ void multiply_rows(
+    float (&sums)[kM][2 * kN][4], Word a, Word b, Word a_offset = 0, Word b_offset = 0) {
     using T = Tile<kDim>;
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
         Word rows[kM][4];
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-            load_matrices(rows[m], T::columns(a, step) + T::row_offset(m));
+            load_matrices(rows[m], T::columns(a, step) + (a_offset + T::row_offset(m)));
         }
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
             Word keys[4];
-            load_matrices(keys, T::columns(b, step) + T::row_offset(n));
+            load_matrices(keys, T::columns(b, step) + (b_offset + T::row_offset(n)));
 #pragma unroll
             for (int m = 0; m < kM; ++m) {
                 multiply_add(sums[m][2 * n], rows[m], keys[0], keys[1]);
@@ -215,14 +217,15 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[kM][2 * kN][4], Word
 template <int kDim, int kM, int kN>
 __device__ __forceinline__ void multiply_operands(float (&sums)[kM][2 * kN][4],
                                                   const Word (&rows)[kM][kDim / 16][4],
-                                                  Word b) {
+                                                  Word b,
+                                                  Word b_offset = 0) {
     using T = Tile<kDim>;
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
             Word keys[4];
-            load_matrices(keys, T::columns(b, step) + T::row_offset(n));
+            load_matrices(keys, T::columns(b, step) + (b_offset + T::row_offset(n)));
 #pragma unroll
             for (int m = 0; m < kM; ++m) {
                 multiply_add(sums[m][2 * n], rows[m][step], keys[0], keys[1]);
@@ -232,17 +235,18 @@ __device__ __forceinline__ void multiply_operands(float (&sums)[kM][2 * kN][4],
     }
 }
 
-/// sums[m] += weights[m] x over 16 rows of x, all D columns, where `x` is the lane's address of
-/// these rows (lane_offset).
+/// sums[m] += weights[m] x over 16 rows of x, all D columns, where `x` + `offset` is the lane's
+/// address of these rows (lane_offset).
 template <int kDim, int kM>
 __device__ __forceinline__ void accumulate_rows(float (&sums)[kM][kDim / 8][4],
                                                 const Word (&weights)[kM][4],
-                                                Word x) {
+                                                Word x,
+                                                Word offset = 0) {
     using T = Tile<kDim>;
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
         Word values[4];
-        load_matrices_transposed(values, T::columns(x, step));
+        load_matrices_transposed(values, T::columns(x, step) + offset);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
             multiply_add(sums[m][2 * step], weights[m], values[0], values[1]);

@@ -78,6 +78,7 @@ void check_cases(const std::vector<AttentionCase>& cases,
                  const char* title,
                  std::optional<Architecture> tiles_of = std::nullopt) {
     std::vector<AttentionShape> shapes;
+    shapes.reserve(cases.size());
     for (const AttentionCase& c : cases) {
         shapes.push_back(c.shape);
     }
@@ -114,10 +115,10 @@ constexpr struct {
     std::int64_t window;
 } kMasks[] = {{false, 0}, {true, 20}, {false, 0}, {false, 50}, {true, 0}, {true, 5}};
 
-AttentionShape shape_of(int D, int G, int B, std::size_t mask) {
-    return {.head_dim = D,
-            .group = G,
-            .block_size = B,
+AttentionShape shape_of(int head_dim, int group, int block_size, std::size_t mask) {
+    return {.head_dim = head_dim,
+            .group = group,
+            .block_size = block_size,
             .causal = kMasks[mask].causal,
             .windowed = kMasks[mask].window > 0};
 }
@@ -142,18 +143,19 @@ TEST_SUITE("kernels.attention.accuracy") {
         // Small enough for compute-sanitizer.
         std::vector<AttentionCase> cases;
         std::uint64_t seed = 1;
-        for (const auto& [D, G, B, mask] : {std::tuple{128, 4, 16, std::size_t{0}},
-                                            std::tuple{128, 4, 16, std::size_t{1}},
-                                            std::tuple{64, 3, 10, std::size_t{3}},
-                                            std::tuple{256, 6, 16, std::size_t{0}},
-                                            std::tuple{128, 8, 32, std::size_t{4}},
-                                            std::tuple{64, 1, 8, std::size_t{5}}}) {
-            for (const std::int64_t T : {65, 150}) {
-                cases.push_back(make_case(shape_of(D, G, B, mask),
+        for (const auto& [head_dim, group, block_size, mask] :
+             {std::tuple{128, 4, 16, std::size_t{0}},
+              std::tuple{128, 4, 16, std::size_t{1}},
+              std::tuple{64, 3, 10, std::size_t{3}},
+              std::tuple{256, 6, 16, std::size_t{0}},
+              std::tuple{128, 8, 32, std::size_t{4}},
+              std::tuple{64, 1, 8, std::size_t{5}}}) {
+            for (const std::int64_t num_tokens : {65, 150}) {
+                cases.push_back(make_case(shape_of(head_dim, group, block_size, mask),
                                           2,
-                                          T,
+                                          num_tokens,
                                           5,
-                                          documents_of(T, seed),
+                                          documents_of(num_tokens, seed),
                                           kMasks[mask].window,
                                           seed));
                 ++seed;
@@ -166,18 +168,18 @@ TEST_SUITE("kernels.attention.accuracy") {
         std::vector<AttentionCase> cases;
         std::uint64_t seed = 100;
         std::size_t mask = 0;
-        for (const int D : {64, 128, 256}) {
-            for (const int G : {1, 3, 4, 6, 8}) {
-                for (const int B : {8, 10, 16}) {
-                    const AttentionShape shape = shape_of(D, G, B, mask);
-                    for (const std::int64_t T : {1, 63, 64, 65, 129, 300}) {
-                        for (const std::int64_t N : {1, 2, 7, 33}) {
+        for (const int head_dim : {64, 128, 256}) {
+            for (const int group : {1, 3, 4, 6, 8}) {
+                for (const int block_size : {8, 10, 16}) {
+                    const AttentionShape shape = shape_of(head_dim, group, block_size, mask);
+                    for (const std::int64_t num_tokens : {1, 63, 64, 65, 129, 300}) {
+                        for (const std::int64_t num_blocks : {1, 2, 7, 33}) {
                             const std::int64_t heads = seed % 3 == 0 ? 1 : 2;
                             cases.push_back(make_case(shape,
                                                       heads,
-                                                      T,
-                                                      N,
-                                                      documents_of(T, seed),
+                                                      num_tokens,
+                                                      num_blocks,
+                                                      documents_of(num_tokens, seed),
                                                       kMasks[mask].window,
                                                       seed));
                             ++seed;
@@ -193,23 +195,23 @@ TEST_SUITE("kernels.attention.accuracy") {
     TEST_CASE("all masks and extreme blocks are right") {
         std::vector<AttentionCase> cases;
         std::uint64_t seed = 5000;
-        for (const auto& [D, G, B] : {std::tuple{128, 4, 16},
-                                      std::tuple{128, 8, 32},
-                                      std::tuple{128, 1, 2},
-                                      std::tuple{128, 7, 31},
-                                      std::tuple{64, 2, 32},
-                                      std::tuple{256, 6, 16},
-                                      std::tuple{256, 8, 32}}) {
+        for (const auto& [head_dim, group, block_size] : {std::tuple{128, 4, 16},
+                                                          std::tuple{128, 8, 32},
+                                                          std::tuple{128, 1, 2},
+                                                          std::tuple{128, 7, 31},
+                                                          std::tuple{64, 2, 32},
+                                                          std::tuple{256, 6, 16},
+                                                          std::tuple{256, 8, 32}}) {
             for (std::size_t mask = 0; mask < std::size(kMasks); ++mask) {
                 if (mask == 2) {
                     continue;  // as 0
                 }
-                for (const std::int64_t T : {129, 300}) {
-                    cases.push_back(make_case(shape_of(D, G, B, mask),
+                for (const std::int64_t num_tokens : {129, 300}) {
+                    cases.push_back(make_case(shape_of(head_dim, group, block_size, mask),
                                               2,
-                                              T,
+                                              num_tokens,
                                               19,
-                                              documents_of(T, seed),
+                                              documents_of(num_tokens, seed),
                                               kMasks[mask].window,
                                               seed));
                     ++seed;
@@ -222,18 +224,19 @@ TEST_SUITE("kernels.attention.accuracy") {
     TEST_CASE("the tiles of other GPUs are right") {
         std::vector<AttentionCase> cases;
         std::uint64_t seed = 8000;
-        for (const auto& [D, G, B, mask] : {std::tuple{128, 4, 16, std::size_t{0}},
-                                            std::tuple{128, 3, 10, std::size_t{1}},
-                                            std::tuple{128, 8, 32, std::size_t{4}},
-                                            std::tuple{64, 1, 8, std::size_t{0}},
-                                            std::tuple{256, 6, 16, std::size_t{1}}}) {
-            for (const std::int64_t T : {65, 300}) {
-                for (const std::int64_t N : {3, 21}) {
-                    cases.push_back(make_case(shape_of(D, G, B, mask),
+        for (const auto& [head_dim, group, block_size, mask] :
+             {std::tuple{128, 4, 16, std::size_t{0}},
+              std::tuple{128, 3, 10, std::size_t{1}},
+              std::tuple{128, 8, 32, std::size_t{4}},
+              std::tuple{64, 1, 8, std::size_t{0}},
+              std::tuple{256, 6, 16, std::size_t{1}}}) {
+            for (const std::int64_t num_tokens : {65, 300}) {
+                for (const std::int64_t num_blocks : {3, 21}) {
+                    cases.push_back(make_case(shape_of(head_dim, group, block_size, mask),
                                               2,
-                                              T,
-                                              N,
-                                              documents_of(T, seed),
+                                              num_tokens,
+                                              num_blocks,
+                                              documents_of(num_tokens, seed),
                                               kMasks[mask].window,
                                               seed));
                     ++seed;

@@ -81,11 +81,11 @@ std::string AttentionCase::describe() const {
 
 AttentionInputs make_inputs(const AttentionCase& c) {
     Generator generator(c.seed * 1000003 + 17);
-    const std::int64_t D = c.shape.head_dim;
-    const std::int64_t M = c.block_tokens();
-    const std::int64_t context = c.num_tokens * c.num_key_heads * D;
-    const std::int64_t block = M * c.num_key_heads * D;
-    const std::int64_t query = M * c.num_query_heads() * D;
+    const std::int64_t head_dim = c.shape.head_dim;
+    const std::int64_t tokens = c.block_tokens();
+    const std::int64_t context = c.num_tokens * c.num_key_heads * head_dim;
+    const std::int64_t block = tokens * c.num_key_heads * head_dim;
+    const std::int64_t query = tokens * c.num_query_heads() * head_dim;
     AttentionInputs in;
     in.q = random_tensor(generator, query, 2.0f);
     in.k_context = random_tensor(generator, context, 1.0f);
@@ -94,7 +94,7 @@ AttentionInputs make_inputs(const AttentionCase& c) {
     in.v_block = random_tensor(generator, block, 1.0f);
     in.d_o = random_tensor(generator, query, 1.0f);
     const std::vector<bool> padding = c.padding();
-    const std::int64_t width = c.num_key_heads * D;
+    const std::int64_t width = c.num_key_heads * head_dim;
     for (std::int64_t t = 0; t < c.num_tokens; ++t) {
         if (padding[static_cast<std::size_t>(t)]) {
             std::fill_n(in.k_context.begin() + t * width, width, kPoison);

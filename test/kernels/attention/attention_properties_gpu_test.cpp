@@ -33,10 +33,10 @@ struct BlockResults {
     std::vector<float> lse;
 
     BlockResults(const AttentionCase& c, const DeviceResults& r, std::int64_t n) {
-        const std::int64_t B = c.shape.block_size;
-        const std::int64_t query = B * c.num_query_heads() * c.shape.head_dim;
-        const std::int64_t key = B * c.num_key_heads * c.shape.head_dim;
-        const std::int64_t heads = B * c.num_query_heads();
+        const std::int64_t block_size = c.shape.block_size;
+        const std::int64_t query = block_size * c.num_query_heads() * c.shape.head_dim;
+        const std::int64_t key = block_size * c.num_key_heads * c.shape.head_dim;
+        const std::int64_t heads = block_size * c.num_query_heads();
         o = rows(r.o, n * query, (n + 1) * query);
         dq = rows(r.dq, n * query, (n + 1) * query);
         dk = rows(r.dk_block, n * key, (n + 1) * key);

@@ -64,11 +64,11 @@ template <typename Arithmetic>
 AttentionResults attention(const AttentionCase& c, const AttentionInputs& in) {
     using Real = typename Arithmetic::Real;
     const auto round = [](Real x) { return Arithmetic::round(x); };
-    const std::size_t D = static_cast<std::size_t>(c.shape.head_dim);
-    const std::size_t K = static_cast<std::size_t>(c.num_key_heads);
-    const std::size_t Q = static_cast<std::size_t>(c.num_query_heads());
-    const std::size_t G = static_cast<std::size_t>(c.shape.group);
-    const std::int64_t B = c.shape.block_size;
+    const std::size_t head_dim = static_cast<std::size_t>(c.shape.head_dim);
+    const std::size_t key_heads = static_cast<std::size_t>(c.num_key_heads);
+    const std::size_t query_heads = static_cast<std::size_t>(c.num_query_heads());
+    const std::size_t group = static_cast<std::size_t>(c.shape.group);
+    const std::int64_t block_size = c.shape.block_size;
     const auto q = values_of<Real>(in.q);
     const auto k_context = values_of<Real>(in.k_context);
     const auto v_context = values_of<Real>(in.v_context);
@@ -76,46 +76,49 @@ AttentionResults attention(const AttentionCase& c, const AttentionInputs& in) {
     const auto v_block = values_of<Real>(in.v_block);
     const auto d_o = values_of<Real>(in.d_o);
     std::vector<Real> o(q.size());
-    std::vector<Real> lse(q.size() / D);
+    std::vector<Real> lse(q.size() / head_dim);
     std::vector<Real> dq(q.size());
     std::vector<Real> dk_context(k_context.size());
     std::vector<Real> dv_context(k_context.size());
     std::vector<Real> dk_block(k_block.size());
     std::vector<Real> dv_block(k_block.size());
-    const Real scale = static_cast<Real>(1.0 / std::sqrt(static_cast<double>(D)));
+    const Real scale = static_cast<Real>(1.0 / std::sqrt(static_cast<double>(head_dim)));
 
     std::vector<SeenKey<Real>> keys;
     std::vector<Real> p;
     std::vector<Real> dp;
     for (std::int64_t token = 0; token < c.block_tokens(); ++token) {
-        const std::int64_t block = token / B;
-        const std::int64_t slot = token % B;
+        const std::int64_t block = token / block_size;
+        const std::int64_t slot = token % block_size;
         const std::int64_t anchor = c.anchors[static_cast<std::size_t>(block)];
         const std::int64_t begin = c.context_begin[static_cast<std::size_t>(block)];
-        for (std::size_t head = 0; head < Q; ++head) {
-            const std::size_t key_head = head / G;
+        for (std::size_t head = 0; head < query_heads; ++head) {
+            const std::size_t key_head = head / group;
             keys.clear();
             for (std::int64_t t = begin; t < anchor; ++t) {
                 if (c.window == 0 || anchor + slot - t < c.window) {
-                    const std::size_t at = (static_cast<std::size_t>(t) * K + key_head) * D;
+                    const std::size_t at =
+                        (static_cast<std::size_t>(t) * key_heads + key_head) * head_dim;
                     keys.push_back(
                         {&k_context[at], &v_context[at], &dk_context[at], &dv_context[at]});
                 }
             }
-            for (std::int64_t other = 0; other < B; ++other) {
+            for (std::int64_t other = 0; other < block_size; ++other) {
                 if ((!c.shape.causal || other <= slot) &&
                     (c.window == 0 || std::abs(other - slot) < c.window)) {
                     const std::size_t at =
-                        (static_cast<std::size_t>(block * B + other) * K + key_head) * D;
+                        (static_cast<std::size_t>(block * block_size + other) * key_heads +
+                         key_head) *
+                        head_dim;
                     keys.push_back({&k_block[at], &v_block[at], &dk_block[at], &dv_block[at]});
                 }
             }
-            const std::size_t row = static_cast<std::size_t>(token) * Q + head;
+            const std::size_t row = static_cast<std::size_t>(token) * query_heads + head;
             p.resize(keys.size());
             dp.resize(keys.size());
             Real maximum = -std::numeric_limits<Real>::infinity();
             for (std::size_t i = 0; i < keys.size(); ++i) {
-                p[i] = round(round(dot(&q[row * D], keys[i].k, D)) * scale);
+                p[i] = round(round(dot(&q[row * head_dim], keys[i].k, head_dim)) * scale);
                 maximum = std::max(maximum, p[i]);
             }
             Real total = 0;
@@ -127,15 +130,15 @@ AttentionResults attention(const AttentionCase& c, const AttentionInputs& in) {
             Real delta = 0;
             for (std::size_t i = 0; i < keys.size(); ++i) {
                 p[i] = round(p[i] / total);
-                dp[i] = round(dot(&d_o[row * D], keys[i].v, D));
-                add_scaled(&o[row * D], p[i], keys[i].v, D);
+                dp[i] = round(dot(&d_o[row * head_dim], keys[i].v, head_dim));
+                add_scaled(&o[row * head_dim], p[i], keys[i].v, head_dim);
                 delta += p[i] * dp[i];
             }
             for (std::size_t i = 0; i < keys.size(); ++i) {
                 const Real ds = round(round(p[i] * (dp[i] - delta)) * scale);
-                add_scaled(&dq[row * D], ds, keys[i].k, D);
-                add_scaled(keys[i].dk, ds, &q[row * D], D);
-                add_scaled(keys[i].dv, p[i], &d_o[row * D], D);
+                add_scaled(&dq[row * head_dim], ds, keys[i].k, head_dim);
+                add_scaled(keys[i].dk, ds, &q[row * head_dim], head_dim);
+                add_scaled(keys[i].dv, p[i], &d_o[row * head_dim], head_dim);
             }
         }
     }

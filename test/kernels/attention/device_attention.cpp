@@ -54,13 +54,13 @@ class GuardedTensor {
   public:
     GuardedTensor(std::int64_t tokens,
                   std::int64_t heads,
-                  std::int64_t D,
+                  std::int64_t head_dim,
                   Layout layout,
                   const std::vector<Bf16>* values = nullptr)
         : tokens_(static_cast<std::size_t>(tokens)),
           heads_(static_cast<std::size_t>(heads)),
-          D_(static_cast<std::size_t>(D)),
-          head_stride_(D_ + (layout == Layout::Gaps ? 8 : 0)),
+          head_dim_(static_cast<std::size_t>(head_dim)),
+          head_stride_(head_dim_ + (layout == Layout::Gaps ? 8 : 0)),
           token_stride_(heads_ * head_stride_ + (layout == Layout::Gaps ? 24 : 0)),
           memory_(initial(values)) {}
 
@@ -72,7 +72,7 @@ class GuardedTensor {
 
     std::vector<Bf16> fetch() const {
         std::vector<Bf16> all = memory_.fetch();
-        std::vector<Bf16> result(tokens_ * heads_ * D_);
+        std::vector<Bf16> result(tokens_ * heads_ * head_dim_);
         for (std::size_t i = 0; i < result.size(); ++i) {
             result[i] = std::exchange(all[place(i)], kPoison);
         }
@@ -84,14 +84,16 @@ class GuardedTensor {
 
   private:
     std::size_t place(std::size_t element) const {
-        const std::size_t head = element / D_;
-        return kGuard + head / heads_ * token_stride_ + head % heads_ * head_stride_ + element % D_;
+        const std::size_t head = element / head_dim_;
+        return kGuard + head / heads_ * token_stride_ + head % heads_ * head_stride_ +
+               element % head_dim_;
     }
 
     std::vector<Bf16> initial(const std::vector<Bf16>* values) const {
         std::vector<Bf16> all(2 * kGuard + tokens_ * token_stride_, kPoison);
         if (values != nullptr) {
-            DFLASH_CHECK(values->size() == tokens_ * heads_ * D_, "{} values", values->size());
+            DFLASH_CHECK(
+                values->size() == tokens_ * heads_ * head_dim_, "{} values", values->size());
             for (std::size_t i = 0; i < values->size(); ++i) {
                 all[place(i)] = (*values)[i];
             }
@@ -101,7 +103,7 @@ class GuardedTensor {
 
     std::size_t tokens_;
     std::size_t heads_;
-    std::size_t D_;
+    std::size_t head_dim_;
     std::size_t head_stride_;
     std::size_t token_stride_;
     Memory<Bf16> memory_;

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// RowOps by the kernels of dflash/kernels: bf16 activations on one GPU.
+#pragma once
+
+#include <dflash/kernels/launch.hpp>
+#include <dflash/kernels/row_tensor.hpp>
+#include <dflash/tensor/row_ops.hpp>
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace dflash::tensor {
+
+/// Gradients of rows are fp32 where Torch's path keeps them so. Kernels are asked for when they are
+/// first used; one that the compile barrier was not told of is an internal error.
+class KernelRowOps final : public RowOps {
+  public:
+    /// Gives a kernel as it was loaded on the device; what it throws is passed on.
+    using FindKernel = std::function<kernels::LoadedKernel(const kernels::KernelSpec&)>;
+
+    KernelRowOps(at::Device device, FindKernel find_kernel);
+
+    void rms_norm(const at::Tensor& y_RH,
+                  const at::Tensor& x_RH,
+                  const at::Tensor& weight_H,
+                  double eps,
+                  const at::Tensor* inverse_rms_R1) override;
+    void rms_norm_again(const at::Tensor& y_RH,
+                        const at::Tensor& x_RH,
+                        const at::Tensor& weight_H,
+                        const at::Tensor& inverse_rms_R1) override;
+    void rms_norm_backward(const at::Tensor& dx_RH,
+                           bool add,
+                           const at::Tensor& dweight_H,
+                           const at::Tensor& dy_RH,
+                           const at::Tensor& x_RH,
+                           const at::Tensor& weight_H,
+                           const at::Tensor& inverse_rms_R1) override;
+    void head_norm(const at::Tensor& y_RND,
+                   const at::Tensor& x_RND,
+                   const at::Tensor& weight_D,
+                   double eps,
+                   const RotaryTable& rotary,
+                   const at::Tensor* inverse_rms_RN1) override;
+    void head_norm_backward(const at::Tensor& dx_RND,
+                            const at::Tensor& dweight_D,
+                            const at::Tensor& dy_RND,
+                            const at::Tensor& x_RND,
+                            const at::Tensor& weight_D,
+                            const at::Tensor& inverse_rms_RN1,
+                            const RotaryTable& rotary) override;
+    void swiglu(const at::Tensor& y_RI,
+                const at::Tensor& gate_RI,
+                const at::Tensor& up_RI) override;
+    void swiglu_backward(const at::Tensor& dgate_RI,
+                         const at::Tensor& dup_RI,
+                         const at::Tensor* y_RI,
+                         const at::Tensor& dy_RI,
+                         const at::Tensor& gate_RI,
+                         const at::Tensor& up_RI) override;
+
+  private:
+    kernels::LoadedKernel kernel(const kernels::KernelSpec& spec);
+    kernels::WeightPartials partials(const kernels::KernelSpec& backward, std::int64_t size);
+    gpu::StreamView stream() const;
+
+    at::Device device_;
+    FindKernel find_kernel_;
+    int num_multiprocessors_;
+    std::vector<std::pair<kernels::KernelSpec, kernels::LoadedKernel>> kernels_;
+    at::Tensor partials_;  // fp32
+};
+
+}  // namespace dflash::tensor

@@ -127,6 +127,15 @@ train::TrainRequest resolve(const TrainOptions& options, const std::string& comm
             setting.assign(value, SettingOrigin::NamedOption, alias.option);
         }
     }
+    if (options.resume && !request.settings.run.output.empty()) {
+        throw Error(
+            ErrorKind::Config,
+            {.what = fmt::format("--output {} is given with --resume", request.settings.run.output),
+             .where = {},
+             .cause = {},
+             .hint = "A resumed run goes on in its own folder; copy that first to continue "
+                     "elsewhere, or start from its draft with --init"});
+    }
     for (const Setting& setting : list.all()) {
         if (setting.origin != SettingOrigin::Default && !setting.is_default()) {
             request.changed_settings.push_back(

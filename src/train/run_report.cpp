@@ -145,8 +145,12 @@ void RunReport::step(const Progress& progress,
         const Rates since_line = rates_between(last_line_, now);
         last_line_at_ = time;
         last_line_ = now;
-        const double left_s =
-            fraction_done > 0 ? progress.trained_s * (1 - fraction_done) / fraction_done : NAN;
+        const double steps_done = settings_.train.max_steps
+                                      ? static_cast<double>(progress.step) /
+                                            static_cast<double>(*settings_.train.max_steps)
+                                      : 0;
+        const double done = std::max(fraction_done, steps_done);
+        const double left_s = done > 0 ? progress.trained_s * (1 - done) / done : NAN;
         log_info(
             "step {:>6}  {:>5.1f} %  loss {:.4f}  accuracy {:5.1f} %  lr {:.2e}  {} tok/s  waited: "
             "drafter {:.0f} %, "

@@ -350,7 +350,7 @@ int train(TrainRequest request, StopSignals& signals) {
     }
     report::Console& console = report::console();
     console.attach(folder + "/console.log");
-    request.settings.run.output = folder;
+    request.settings.run.output.clear();  // so that another run can read these settings
     describe_run(folder, request.settings, run, request.command_line);
     log_info("run       {}{}",
              folder,

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <fstream>
+#include <unistd.h>
 
 namespace dflash::cli {
 namespace {
@@ -105,6 +106,21 @@ TEST_SUITE("cli.options") {
         TrainOptions step_alone;
         step_alone.step = 5;
         CHECK(error_of(step_alone).find("--resume") != std::string::npos);
+    }
+
+    TEST_CASE("a resumed run goes on in its own folder, and no other can be named") {
+        namespace fs = std::filesystem;
+        const fs::path folder =
+            fs::temp_directory_path() / ("dflash-options-" + std::to_string(::getpid()));
+        fs::create_directories(folder);
+        std::ofstream(folder / "config.toml") << "[train]\nlr = 0.5\n";
+        TrainOptions options;
+        options.resume = folder.string();
+        CHECK(resolve(options, "").settings.train.lr == 0.5);
+        options.set = {"run.output=elsewhere"};
+        CHECK(error_of(options).find("--output elsewhere is given with --resume") !=
+              std::string::npos);
+        fs::remove_all(folder);
     }
 
     TEST_CASE("the command line gives exit code 2 for what it does not know") {

@@ -115,20 +115,13 @@ AttentionTaskSizes attention_task_sizes(const AttentionShape& shape) {
             .context_gradient_keys = 64};
 }
 
-AttentionSchedule make_attention_schedule(const AttentionShape& shape,
-                                          std::span<const std::int32_t> anchors,
-                                          std::span<const std::int32_t> context_begin,
-                                          std::int64_t num_tokens,
-                                          std::int64_t window) {
-    const AttentionTaskSizes sizes = attention_task_sizes(shape);
+void check_blocks(std::span<const std::int32_t> anchors,
+                  std::span<const std::int32_t> context_begin,
+                  std::int64_t num_tokens) {
     DFLASH_CHECK(anchors.size() == context_begin.size(),
                  "{} anchors, {} context starts",
                  anchors.size(),
                  context_begin.size());
-    DFLASH_CHECK((window > 0) == shape.windowed && window >= 0,
-                 "window {} for a shape {} window",
-                 window,
-                 shape.windowed ? "with" : "without");
     for (std::size_t n = 0; n < anchors.size(); ++n) {
         const bool rising =
             n == 0 || (anchors[n] >= anchors[n - 1] && context_begin[n] >= context_begin[n - 1]);
@@ -140,6 +133,19 @@ AttentionSchedule make_attention_schedule(const AttentionShape& shape,
                      context_begin[n],
                      num_tokens);
     }
+}
+
+AttentionSchedule make_attention_schedule(const AttentionShape& shape,
+                                          std::span<const std::int32_t> anchors,
+                                          std::span<const std::int32_t> context_begin,
+                                          std::int64_t num_tokens,
+                                          std::int64_t window) {
+    const AttentionTaskSizes sizes = attention_task_sizes(shape);
+    check_blocks(anchors, context_begin, num_tokens);
+    DFLASH_CHECK((window > 0) == shape.windowed && window >= 0,
+                 "window {} for a shape {} window",
+                 window,
+                 shape.windowed ? "with" : "without");
     const Index block_rows = shape.block_size * shape.group;
     // Rows and positions are 32-bit in the kernels; offsets into tensors are 64-bit.
     constexpr std::int64_t kMost = std::numeric_limits<Index>::max() / 2;

@@ -113,6 +113,11 @@ std::vector<std::string> default_pack_folders() {
             (folder.parent_path() / "share" / "dflash" / "kernels").string()};
 }
 
+CacheOptions cache_options_in(const std::string& root) {
+    return {.folder = root.empty() ? root : (fs::path(root) / "kernels").string(),
+            .packs = default_pack_folders()};
+}
+
 std::string kernel_digest(const SourceSet& sources,
                           const KernelSpec& spec,
                           const Architecture& architecture) {

@@ -7,6 +7,8 @@
 #include <array>
 #include <cmath>
 #include <fmt/format.h>
+#include <functional>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -406,6 +408,18 @@ std::vector<std::int64_t> default_target_layer_ids(std::int64_t num_target_layer
         ids.push_back(static_cast<std::int64_t>(std::nearbyint(value)));
     }
     return ids;
+}
+
+std::int64_t WeightSpec::num_elements() const {
+    return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::int64_t num_parameters(const DraftConfig& config) {
+    std::int64_t total = 0;
+    for (const WeightSpec& spec : weight_specs(config)) {
+        total += spec.num_elements();
+    }
+    return total;
 }
 
 std::vector<WeightSpec> weight_specs(const DraftConfig& config) {

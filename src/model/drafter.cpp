@@ -356,14 +356,6 @@ Drafter::MemoryNeed Drafter::memory_need(const DraftConfig& config,
     const std::int64_t chunk = std::min(head_chunk_limit(s, device), s.R);
     take_all(buffers, config, s, chunk);
 
-    std::int64_t parameters = 0;
-    for (const WeightSpec& spec : weight_specs(config)) {
-        std::int64_t count = 1;
-        for (const std::int64_t size : spec.shape) {
-            count *= size;
-        }
-        parameters += count;
-    }
     const TiledAttention attention(device);
     // Temporaries of the row operations: four of the largest they work on (norm backward), and
     // with mixed products the activation's pieces.
@@ -371,12 +363,14 @@ Drafter::MemoryNeed Drafter::memory_need(const DraftConfig& config,
         std::max({s.M * s.H, s.M * s.Q * s.d, s.T * s.H, s.T * s.K * s.d}) * sum_size;
     const Bytes swiglu =
         compute == sum ? 0 : 5 * std::min(s.M * s.I, tensor::kSwigluPiece) * sum_size;
+    // What Torch's row operations keep for heads between norm and rotation.
+    const Bytes heads = std::max(s.M * s.Q, s.T * s.K) * s.d * sum_size;
     // Integers and weights of the row, rotary tables.
     const Bytes inputs = (s.N + 3 * s.M + 2 * s.T + 5 * s.R) * 8 + (s.M + s.T) * s.d * 4 * 2;
     MemoryNeed need;
-    need.weights = parameters * (element_size + sum_size);
+    need.weights = num_parameters(config) * (element_size + sum_size);
     need.activations = buffers.bytes() + attention.scratch_bytes(s.Q, s.d, s.B, s.N, element_size) +
-                       4 * row_piece + swiglu + inputs;
+                       4 * row_piece + heads + swiglu + inputs;
     need.largest_piece =
         std::max({buffers.largest(), attention.largest_tile(s.Q, s.B) * sum_size, row_piece});
     return need;

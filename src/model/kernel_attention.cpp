@@ -45,7 +45,7 @@ struct KernelAttention::LayerKind {
 KernelAttention::KernelAttention(const DraftConfig& config,
                                  at::Device device,
                                  const kernels::Architecture& architecture,
-                                 const FindKernel& find_kernel)
+                                 const kernels::FindKernel& find_kernel)
     : device_(device) {
     const std::int64_t group = div_exact(config.num_heads, config.num_kv_heads);
     for (std::int64_t layer = 0; layer < config.num_layers(); ++layer) {

@@ -10,6 +10,7 @@
 #include "query_tiles.hpp"
 
 #include <dflash/core/check.hpp>
+#include <dflash/kernels/attention_schedule.hpp>
 #include <dflash/model/tiled_attention.hpp>
 #include <dflash/tensor/bridge.hpp>
 
@@ -219,29 +220,17 @@ void TiledAttention::set_row(const data::BlockPlan& blocks, std::int64_t num_tok
     Row& row = *row_;
     const std::vector<std::int32_t>& anchors = blocks.anchors;
     const std::vector<std::int32_t>& context_begin = blocks.context_begin;
-    DFLASH_CHECK(context_begin.size() == anchors.size(),
-                 "{} anchors, {} context starts",
-                 anchors.size(),
-                 context_begin.size());
+    kernels::check_blocks(anchors, context_begin, num_tokens);
     row.blocks.block_size = blocks.block_size;
     row.blocks.anchors = anchors;
     row.blocks.context_begin = context_begin;
     row.T = num_tokens;
     std::vector<std::int32_t> anchor_M;
     std::vector<std::int32_t> position_M;
-    for (std::size_t n = 0; n < anchors.size(); ++n) {
-        const bool rising =
-            n == 0 || (anchors[n] >= anchors[n - 1] && context_begin[n] >= context_begin[n - 1]);
-        DFLASH_CHECK(rising && context_begin[n] >= 0 && context_begin[n] <= anchors[n] &&
-                         anchors[n] < num_tokens,
-                     "block {}: anchor {}, context from {}, row of {} tokens",
-                     n,
-                     anchors[n],
-                     context_begin[n],
-                     num_tokens);
+    for (const std::int32_t anchor : anchors) {
         for (std::int32_t k = 0; k < blocks.block_size; ++k) {
-            anchor_M.push_back(anchors[n]);
-            position_M.push_back(anchors[n] + k);
+            anchor_M.push_back(anchor);
+            position_M.push_back(anchor + k);
         }
     }
     row.anchor_M = tensor::upload(std::span<const std::int32_t>(anchor_M), device_);

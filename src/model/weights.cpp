@@ -7,20 +7,9 @@
 #include <algorithm>
 #include <atomic>
 #include <c10/core/GradMode.h>
-#include <functional>
-#include <numeric>
 #include <thread>
 
 namespace dflash::model {
-namespace {
-
-std::int64_t count_of(const WeightSpec& spec) {
-    return std::accumulate(
-        spec.shape.begin(), spec.shape.end(), std::int64_t{1}, std::multiplies<>());
-}
-
-}  // namespace
-
 DraftWeights::DraftWeights(const DraftConfig& config,
                            at::Device device,
                            at::ScalarType compute_dtype)
@@ -29,7 +18,7 @@ DraftWeights::DraftWeights(const DraftConfig& config,
     std::int64_t total = 0;
     for (const WeightSpec& spec : specs_) {
         offsets_.push_back(total);
-        total += count_of(spec);
+        total += spec.num_elements();
     }
     const at::TensorOptions options = at::TensorOptions(device);
     compute_flat_ = at::empty({total}, options.dtype(compute_dtype));
@@ -49,7 +38,7 @@ std::int64_t DraftWeights::index(const std::string& name) const {
 
 at::Tensor DraftWeights::view_in(const at::Tensor& flat, std::int64_t i) const {
     const WeightSpec& spec = specs_[narrow<std::size_t>(i)];
-    return flat.narrow(0, offsets_[narrow<std::size_t>(i)], count_of(spec)).view(spec.shape);
+    return flat.narrow(0, offsets_[narrow<std::size_t>(i)], spec.num_elements()).view(spec.shape);
 }
 
 at::Tensor DraftWeights::joined_in(const at::Tensor& flat,
@@ -71,11 +60,7 @@ at::Tensor DraftWeights::joined_in(const at::Tensor& flat,
 
 at::Tensor make_initial_weights(const DraftConfig& config, std::uint64_t seed) {
     const c10::NoGradGuard no_grad;
-    std::int64_t total = 0;
-    for (const WeightSpec& spec : weight_specs(config)) {
-        total += count_of(spec);
-    }
-    at::Tensor flat_fp32 = at::empty({total}, at::kFloat);
+    at::Tensor flat_fp32 = at::empty({num_parameters(config)}, at::kFloat);
     // A piece is a stream of its own, so that threads share one large weight and the values do not
     // depend on how many threads there are.
     constexpr std::int64_t kPiece = 1 << 18;
@@ -89,7 +74,7 @@ at::Tensor make_initial_weights(const DraftConfig& config, std::uint64_t seed) {
     std::vector<Piece> pieces;
     float* weight = flat_fp32.data_ptr<float>();
     for (const WeightSpec& spec : weight_specs(config)) {
-        const std::int64_t count = count_of(spec);
+        const std::int64_t count = spec.num_elements();
         if (spec.shape.size() == 1) {
             std::fill_n(weight, count, 1.0F);
         } else {

@@ -57,7 +57,7 @@ kernels::HeadNormShape head_shape(const at::Tensor& x_RND, const RotaryTable& ro
 
 }  // namespace
 
-KernelRowOps::KernelRowOps(at::Device device, FindKernel find_kernel)
+KernelRowOps::KernelRowOps(at::Device device, kernels::FindKernel find_kernel)
     : device_(device),
       find_kernel_(std::move(find_kernel)),
       num_multiprocessors_(gpu::num_multiprocessors(device.index())) {}

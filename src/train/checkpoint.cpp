@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <numeric>
 #include <set>
 #include <unistd.h>
 
@@ -28,11 +27,6 @@ constexpr std::int64_t kFormatVersion = 1;
 // whole weight.
 constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
 
-std::int64_t num_elements(const model::WeightSpec& spec) {
-    return std::accumulate(
-        spec.shape.begin(), spec.shape.end(), std::int64_t{1}, std::multiplies<>());
-}
-
 // Sources for all weights of a flat buffer, converted to `dtype` piece by piece.
 std::vector<io::TensorSource> weight_sources(const model::DraftConfig& config,
                                              const at::Tensor& flat,
@@ -41,7 +35,7 @@ std::vector<io::TensorSource> weight_sources(const model::DraftConfig& config,
     std::vector<io::TensorSource> sources;
     std::int64_t offset = 0;
     for (const model::WeightSpec& spec : model::weight_specs(config)) {
-        const std::int64_t count = num_elements(spec);
+        const std::int64_t count = spec.num_elements();
         sources.push_back(
             {.name = prefix + spec.name,
              .dtype = tensor::file_dtype(dtype),
@@ -85,20 +79,12 @@ void read_flat(const io::SafetensorsFile& file,
                const at::Tensor& flat) {
     std::int64_t offset = 0;
     for (const model::WeightSpec& spec : model::weight_specs(config)) {
-        const std::int64_t count = num_elements(spec);
+        const std::int64_t count = spec.num_elements();
         tensor::load_into(file.at(prefix + spec.name),
                           flat.narrow(0, offset, count).view(spec.shape),
                           file.path());
         offset += count;
     }
-}
-
-std::int64_t flat_size(const model::DraftConfig& config) {
-    std::int64_t total = 0;
-    for (const model::WeightSpec& spec : model::weight_specs(config)) {
-        total += num_elements(spec);
-    }
-    return total;
 }
 
 std::optional<std::int64_t> step_of(const std::string& folder_name) {
@@ -187,7 +173,7 @@ Checkpoint read_checkpoint(const std::string& folder, std::int64_t step) {
     for (auto [prefix, flat] : {std::pair{"master.", &checkpoint.optimizer.master},
                                 std::pair{"exp_avg.", &checkpoint.optimizer.exp_avg},
                                 std::pair{"exp_avg_sq.", &checkpoint.optimizer.exp_avg_sq}}) {
-        *flat = at::empty({flat_size(checkpoint.config)}, at::kFloat);
+        *flat = at::empty({model::num_parameters(checkpoint.config)}, at::kFloat);
         read_flat(file, checkpoint.config, prefix, *flat);
     }
     return checkpoint;
@@ -418,7 +404,7 @@ LoadedDraft load_draft(const std::string& folder) {
     for (const std::string& name : weights.names()) {
         unused.insert(name);
     }
-    draft.flat_fp32 = at::empty({flat_size(draft.config)}, at::kFloat);
+    draft.flat_fp32 = at::empty({model::num_parameters(draft.config)}, at::kFloat);
     std::int64_t offset = 0;
     for (const model::WeightSpec& spec : model::weight_specs(draft.config)) {
         const std::string prefixed = "model." + spec.name;
@@ -435,7 +421,7 @@ LoadedDraft load_draft(const std::string& folder) {
                          .cause = {},
                          .hint = {}});
         }
-        const std::int64_t count = num_elements(spec);
+        const std::int64_t count = spec.num_elements();
         tensor::load_into(*view,
                           draft.flat_fp32.narrow(0, offset, count).view(spec.shape),
                           weights.file_of(name));

@@ -46,9 +46,8 @@ std::int64_t device_memory_calls(const std::vector<gpu::Device>& devices) {
 }  // namespace
 
 kernels::CacheOptions kernel_cache_options(const CacheSettings& settings) {
-    const std::string root = settings.dir.empty() ? kernels::default_cache_root() : settings.dir;
-    return {.folder = root.empty() ? root : root + "/kernels",
-            .packs = kernels::default_pack_folders()};
+    return kernels::cache_options_in(settings.dir.empty() ? kernels::default_cache_root()
+                                                          : settings.dir);
 }
 
 KernelStart::KernelStart(const PreparedRun& run,
@@ -90,9 +89,7 @@ model::DrafterPaths KernelStart::make_drafter_paths(const model::DraftConfig& co
     if (!device.is_cuda()) {
         return model::make_torch_paths(on);
     }
-    const auto find = [&barrier = barrier_, device](const kernels::KernelSpec& spec) {
-        return barrier.kernel(spec, device);
-    };
+    const kernels::FindKernel find = find_kernel_on(device);
     return {
         std::make_unique<model::KernelAttention>(config, on, barrier_.architecture(device), find),
         std::make_unique<tensor::KernelRowOps>(on, find)};
@@ -102,11 +99,13 @@ std::shared_ptr<tensor::RowOps> KernelStart::make_row_ops(const gpu::Device& dev
     if (!device.is_cuda()) {
         return std::make_shared<tensor::TorchRowOps>();
     }
-    return std::make_shared<tensor::KernelRowOps>(
-        tensor::torch_device(device),
-        [&barrier = barrier_, device](const kernels::KernelSpec& spec) {
-            return barrier.kernel(spec, device);
-        });
+    return std::make_shared<tensor::KernelRowOps>(tensor::torch_device(device),
+                                                  find_kernel_on(device));
+}
+
+kernels::FindKernel KernelStart::find_kernel_on(const gpu::Device& device) const {
+    return
+        [this, device](const kernels::KernelSpec& spec) { return barrier_.kernel(spec, device); };
 }
 
 void KernelStart::seal() {

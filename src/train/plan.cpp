@@ -84,15 +84,6 @@ double layer_parameters(const model::DraftConfig& d) {
     return h * (2 * q + 2 * kv) + 3 * h * static_cast<double>(d.intermediate_size);
 }
 
-std::int64_t num_draft_parameters(const model::DraftConfig& draft) {
-    std::int64_t total = 0;
-    for (const model::WeightSpec& spec : model::weight_specs(draft)) {
-        total += std::accumulate(
-            spec.shape.begin(), spec.shape.end(), std::int64_t{1}, std::multiplies<>());
-    }
-    return total;
-}
-
 // fp32 peak of a core with 256-bit vectors, bf16 dense peak of an H200: only for a first guess of
 // the time.
 double peak_flops(const gpu::Device& device) {
@@ -128,7 +119,7 @@ DevicePlan plan_device(const PlanInput& in, const RunPlan& plan, const gpu::Devi
     if (result.has_drafter) {
         const auto need = model::Drafter::memory_need(
             in.draft, plan.max_row_tokens, plan.max_row_blocks, element);
-        const std::int64_t parameters = num_draft_parameters(in.draft);
+        const std::int64_t parameters = model::num_parameters(in.draft);
         // Two moments in fp32; master weights are memory of their own only where the compute dtype
         // is not fp32.
         const Bytes optimizer = parameters * (element == 4 ? 8 : 12);
@@ -311,7 +302,7 @@ RunPlan make_plan(const PlanInput& in) {
     plan.seconds = s.train.hours ? *s.train.hours * 3600 : rows * row_seconds;
     plan.steps = s.train.hours ? 0 : std::ceil(rows / static_cast<double>(s.train.rows_per_step));
 
-    const std::int64_t parameters = num_draft_parameters(in.draft);
+    const std::int64_t parameters = model::num_parameters(in.draft);
     plan.checkpoint_bytes = parameters * (2 + 12);
     plan.disk_needed =
         (s.checkpoint.keep + 1) * plan.checkpoint_bytes + s.checkpoint.keep_drafts * parameters * 2;

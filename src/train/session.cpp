@@ -23,6 +23,7 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <functional>
 #include <map>
 #include <thread>
 
@@ -46,6 +47,7 @@ class Session : NonCopyable {
     void load_targets();
     void build_drafters();
     void make_slots();
+    void at_once(const std::function<void(DrafterRank&)>& task);
     void warm_up();
     void set_weights();
     void make_pipeline();
@@ -166,12 +168,17 @@ void Session::build_drafters() {
             synchronize_stream(worker.device());
         });
     }
-    // All at the same time: making communicators is a collective of its own.
-    for (const auto& drafter : ranks_) {
-        drafter->worker().post([rank = drafter.get()] { rank->join(); });
+    at_once([](DrafterRank& drafter) { drafter.join(); });
+}
+
+/// For what is a collective: a rank alone would wait for the others. After an error this may return
+/// while a task still runs, so tasks own what they use.
+void Session::at_once(const std::function<void(DrafterRank&)>& task) {
+    for (const auto& rank : ranks_) {
+        rank->worker().post([task, drafter = rank.get()] { task(*drafter); });
     }
-    for (const auto& drafter : ranks_) {
-        drafter->worker().call([] {});
+    for (const auto& rank : ranks_) {
+        rank->worker().call([] {});
     }
     first_error_.rethrow_if_failed();
 }
@@ -209,14 +216,9 @@ void Session::warm_up() {
     for (std::size_t i = 0; i < targets_.size(); ++i) {
         targets_[i]->worker().call([&] { targets_[i]->capture(row, slots_[i % slots_.size()]); });
     }
-    // At the same time: a step ends with a collective.
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-        ranks_[rank]->worker().post([&, rank] { ranks_[rank]->warm_up(row, slots_[rank]); });
-    }
-    for (const auto& rank : ranks_) {
-        rank->worker().call([] {});
-    }
-    first_error_.rethrow_if_failed();
+    at_once([this, row](DrafterRank& drafter) {
+        drafter.warm_up(row, slots_[static_cast<std::size_t>(drafter.rank())]);
+    });
 }
 
 void Session::set_weights() {

@@ -6,8 +6,7 @@ namespace dflash::golden {
 GpuKernels::GpuKernels(const gpu::Device& device)
     : device_(device),
       builder_(kernels::SourceSet::embedded(),
-               {.folder = kernels::default_cache_root() + "/kernels",
-                .packs = kernels::default_pack_folders()}),
+               kernels::cache_options_in(kernels::default_cache_root())),
       driver_(kernels::make_cuda_driver()) {}
 
 kernels::LoadedKernel GpuKernels::find(const kernels::KernelSpec& spec) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "rms_norm_variants.hpp"
+
 #include <dflash/core/error.hpp>
 #include <dflash/kernels/rms_norm.hpp>
 
@@ -9,7 +11,6 @@
 namespace dflash::kernels {
 namespace {
 
-constexpr Element kBf16 = Element::BFloat16;
 constexpr Element kFp32 = Element::Float32;
 
 std::int64_t constant(const KernelSpec& spec, const std::string& name) {
@@ -22,34 +23,11 @@ std::int64_t constant(const KernelSpec& spec, const std::string& name) {
     return 0;
 }
 
-/// Every variant for one hidden size.
-std::vector<KernelSpec> all_kernels(std::int64_t hidden) {
-    std::vector<KernelSpec> specs = {
-        rms_norm_forward_kernel({.hidden = hidden, .x = kBf16}),
-        rms_norm_forward_kernel({.hidden = hidden, .x = kFp32}),
-        rms_norm_forward_kernel({.hidden = hidden, .add_to_residual = true}),
-        norm_weight_gradient_kernel()};
-    for (const Element x : {kBf16, kFp32}) {
-        for (const Element dy : {kBf16, kFp32}) {
-            for (const Element dx : {kBf16, kFp32}) {
-                for (const bool add : {false, true}) {
-                    specs.push_back(rms_norm_backward_kernel(
-                        {.hidden = hidden, .x = x, .dy = dy, .dx = dx, .add = add}));
-                }
-            }
-        }
-    }
-    return specs;
-}
-
 TEST_SUITE("kernels.rms_norm") {
     TEST_CASE("every row size is spread over a block that has room for it") {
         for (std::int64_t hidden = 64; hidden <= 8192; hidden += 8) {
             CAPTURE(hidden);
-            for (const KernelSpec& spec : all_kernels(hidden)) {
-                if (spec.entry == "norm_weight_gradient") {
-                    continue;
-                }
+            for (const KernelSpec& spec : rms_norm_variants(hidden)) {
                 const std::int64_t lanes = 32 * constant(spec, "WARPS");
                 const std::int64_t vectors = hidden / constant(spec, "VECTOR");
                 const std::int64_t of_lane = (vectors + lanes - 1) / lanes;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row-wise kernels beyond those that kernel_budgets.txt lists: every type and size compiles
 // without spills and without a stack, for the oldest and the newest architecture.
+#include "rms_norm_variants.hpp"
+
 #include <dflash/kernels/compiler.hpp>
 #include <dflash/kernels/head_norm.hpp>
 #include <dflash/kernels/rms_norm.hpp>
@@ -63,25 +65,6 @@ void check_compilation(const std::vector<KernelSpec>& specs) {
         CHECK(kernel.resources.registers * kernel.spec.threads * kernel.spec.min_blocks_per_sm <=
               65536);
     }
-}
-
-/// All norms of rows of that size.
-std::vector<KernelSpec> rms_norm_variants(std::int64_t hidden) {
-    std::vector<KernelSpec> specs = {
-        rms_norm_forward_kernel({.hidden = hidden, .x = kBf16}),
-        rms_norm_forward_kernel({.hidden = hidden, .x = kFp32}),
-        rms_norm_forward_kernel({.hidden = hidden, .add_to_residual = true})};
-    for (const Element x : {kBf16, kFp32}) {
-        for (const Element dy : {kBf16, kFp32}) {
-            for (const Element dx : {kBf16, kFp32}) {
-                for (const bool add : {false, true}) {
-                    specs.push_back(rms_norm_backward_kernel(
-                        {.hidden = hidden, .x = x, .dy = dy, .dx = dx, .add = add}));
-                }
-            }
-        }
-    }
-    return specs;
 }
 
 TEST_SUITE("kernels.row_compilation") {

@@ -74,6 +74,11 @@ struct AttentionSchedule {
     std::vector<std::int32_t> packed() const;
 };
 
+/// Internal error unless both are as in data::BlockPlan: rising, 0 <= context_begin <= anchor < T.
+void check_blocks(std::span<const std::int32_t> anchors,
+                  std::span<const std::int32_t> context_begin,
+                  std::int64_t num_tokens);
+
 /// `anchors` and `context_begin` as in data::BlockPlan: rising, 0 <= context_begin <= anchor < T.
 /// `window` is 0 for a shape without. Throws Error{Internal} otherwise. Pure; any thread.
 AttentionSchedule make_attention_schedule(const AttentionShape& shape,

@@ -71,6 +71,9 @@ struct CacheOptions {
     Bytes max_bytes = Bytes{512} << 20;
 };
 
+/// The folder "kernels" in `root` (empty: no cache), and the packs that come with the program.
+CacheOptions cache_options_in(const std::string& root);
+
 /// All members may be called from any thread.
 class KernelCache {
   public:

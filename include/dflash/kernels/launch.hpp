@@ -6,6 +6,7 @@
 #include <dflash/kernels/kernel_spec.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 namespace dflash::kernels {
@@ -40,6 +41,9 @@ class LoadedKernel {
     void* function_ = nullptr;
     int ordinal_ = -1;
 };
+
+/// Gives a kernel as it was loaded on one device. What it throws is passed on by those who ask.
+using FindKernel = std::function<LoadedKernel(const KernelSpec&)>;
 
 /// Queues `kernel` on `stream` with spec().threads threads a block and spec().dynamic_shared_bytes
 /// of shared memory; asynchronous. `arguments` holds the address of each parameter in the order of

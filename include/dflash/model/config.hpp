@@ -75,8 +75,13 @@ std::vector<std::int64_t> default_target_layer_ids(std::int64_t num_target_layer
 struct WeightSpec {
     std::string name;
     std::vector<std::int64_t> shape;
+
+    std::int64_t num_elements() const;
 };
 
 std::vector<WeightSpec> weight_specs(const DraftConfig& config);
+
+/// Elements of all weights together.
+std::int64_t num_parameters(const DraftConfig& config);
 
 }  // namespace dflash::model

@@ -6,8 +6,7 @@
 #include <dflash/model/attention.hpp>
 #include <dflash/model/config.hpp>
 
-#include <functional>
-#include <memory>
+#include <vector>
 
 namespace dflash::model {
 
@@ -15,14 +14,11 @@ namespace dflash::model {
 /// row of queries; that memory only grows.
 class KernelAttention final : public BlockAttention {
   public:
-    /// Gives a kernel as it was loaded on the device; what it throws is passed on.
-    using FindKernel = std::function<kernels::LoadedKernel(const kernels::KernelSpec&)>;
-
     /// For the layers of `config` on `device`, a GPU of that architecture.
     KernelAttention(const DraftConfig& config,
                     at::Device device,
                     const kernels::Architecture& architecture,
-                    const FindKernel& find_kernel);
+                    const kernels::FindKernel& find_kernel);
     ~KernelAttention() override;
 
     void set_row(const data::BlockPlan& blocks, std::int64_t num_tokens) override;

@@ -6,7 +6,6 @@
 #include <dflash/kernels/row_tensor.hpp>
 #include <dflash/tensor/row_ops.hpp>
 
-#include <functional>
 #include <utility>
 #include <vector>
 
@@ -16,10 +15,7 @@ namespace dflash::tensor {
 /// first used; one that the compile barrier was not told of is an internal error.
 class KernelRowOps final : public RowOps {
   public:
-    /// Gives a kernel as it was loaded on the device; what it throws is passed on.
-    using FindKernel = std::function<kernels::LoadedKernel(const kernels::KernelSpec&)>;
-
-    KernelRowOps(at::Device device, FindKernel find_kernel);
+    KernelRowOps(at::Device device, kernels::FindKernel find_kernel);
 
     void rms_norm(const at::Tensor& y_RH,
                   const at::Tensor& x_RH,
@@ -66,7 +62,7 @@ class KernelRowOps final : public RowOps {
     gpu::StreamView stream() const;
 
     at::Device device_;
-    FindKernel find_kernel_;
+    kernels::FindKernel find_kernel_;
     int num_multiprocessors_;
     std::vector<std::pair<kernels::KernelSpec, kernels::LoadedKernel>> kernels_;
     at::Tensor partials_;  // fp32

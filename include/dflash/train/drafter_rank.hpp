@@ -48,6 +48,8 @@ class DrafterRank {
     /// ranks do it at the same time.
     void warm_up(const data::PackedRow& row, FeatureSlot& slot);
 
+    int rank() const { return rank_; }
+
     /// Meets the other drafters; all do it at the same time, once.
     void join() { group_.join(rank_); }
 

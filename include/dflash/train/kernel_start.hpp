@@ -43,6 +43,8 @@ class KernelStart : NonCopyable {
     std::vector<std::string> changes_since_seal() const;
 
   private:
+    kernels::FindKernel find_kernel_on(const gpu::Device& device) const;
+
     kernels::KernelBuilder builder_;
     std::unique_ptr<kernels::KernelDriver> driver_;
     kernels::CompileBarrier barrier_;

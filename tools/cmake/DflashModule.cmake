@@ -1,4 +1,4 @@
-# dflash_module(NAME n LAYER l SOURCES ... [HEADERS ...] [DEPENDS ...] [LINK ...] [PRIVATE_LINK ...] [PCH header])
+# dflash_module(NAME n LAYER l SOURCES ... [HEADERS ...] [DEPENDS ...] [LINK ...] [PRIVATE_LINK ...] [TORCH_PCH])
 #
 # One static library per module, as target dflash_<n> and alias dflash::<n>. A module can include only its
 # own headers and those of the modules it names in DEPENDS, because its include root is a private tree of
@@ -10,9 +10,9 @@
 #   DEPENDS        modules, passed on to dependents
 #   LINK           third-party targets whose headers appear in our public headers
 #   PRIVATE_LINK   third-party targets that only the sources see
-#   PCH            a third-party header to precompile, for heavy ones
+#   TORCH_PCH      the sources include LibTorch: use its precompiled header
 function(dflash_module)
-  cmake_parse_arguments(M "" "NAME;LAYER;PCH" "SOURCES;HEADERS;DEPENDS;LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(M "TORCH_PCH" "NAME;LAYER" "SOURCES;HEADERS;DEPENDS;LINK;PRIVATE_LINK" ${ARGN})
   if(M_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "dflash_module(${M_NAME}): unknown arguments ${M_UNPARSED_ARGUMENTS}")
   endif()
@@ -37,8 +37,8 @@ function(dflash_module)
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${root} FILES ${M_HEADERS})
   list(TRANSFORM M_DEPENDS PREPEND dflash::)
   target_link_libraries(${target} PUBLIC ${M_DEPENDS} ${M_LINK} PRIVATE ${M_PRIVATE_LINK} dflash::warnings)
-  if(M_PCH)
-    target_precompile_headers(${target} PRIVATE ${M_PCH})
+  if(M_TORCH_PCH)
+    target_precompile_headers(${target} REUSE_FROM dflash_torch_pch)
     # Their headers include it, and with it nearly all of the standard library: to compile each alone shows little and
     # takes minutes.
     set_target_properties(${target} PROPERTIES VERIFY_INTERFACE_HEADER_SETS OFF)

@@ -236,12 +236,14 @@ std::vector<KernelSpec> attention_kernels(const AttentionShape& shape,
                                        row_terms_kernel(shape),
                                        context_gradient_kernel(shape, architecture),
                                        query_gradient_kernel(shape, architecture)};
-    // With two tiles a warp ptxas fills all registers and keeps some of what is needed once a tile
-    // in local memory, a few loads for hundreds of products; unrolled less there is no spill, and
-    // the kernels were up to 5 % slower on an H200.
-    for (KernelSpec& kernel : kernels) {
-        kernel.allowed_spills.push_back(
-            {architecture.name(), 128, "addresses and bounds that are read once a tile"});
+    // With heads of 128 and more, two tiles a warp fill all registers, and ptxas keeps some of what
+    // is needed once a tile in local memory: a few loads for hundreds of products. Unrolled less
+    // there is no spill, and the kernels were up to 5 % slower on an H200.
+    if (shape.head_dim >= 128) {
+        for (const std::size_t products : {std::size_t{0}, std::size_t{2}, std::size_t{3}}) {
+            kernels[products].allowed_spills.push_back(
+                {architecture.name(), 128, "addresses and bounds that are read once a tile"});
+        }
     }
     return kernels;
 }
@@ -253,8 +255,7 @@ std::int64_t attention_row_terms_bytes(std::int64_t num_tokens, std::int64_t num
 void attention_forward(const AttentionKernels& kernels,
                        const AttentionProblem& problem,
                        const AttentionInputTensors& in,
-                       const HeadTensor& o,
-                       float* lse_MQ,
+                       const AttentionResultTensors& out,
                        gpu::StreamView stream) {
     check_problem(problem);
     const CopySteps steps(kernels.forward, problem.shape);
@@ -270,8 +271,9 @@ void attention_forward(const AttentionKernels& kernels,
                          .v_context = rows_of(in.v_context, "v of the context", steps.of_keys),
                          .k_block = rows_of(in.k_block, "k of the blocks", steps.of_keys),
                          .v_block = rows_of(in.v_block, "v of the blocks", steps.of_keys),
-                         .o = rows_of(o, "o"),
-                         .lse_MQ = lse_MQ,
+                         .o = rows_of(out.o, "o"),
+                         .o_rest = rows_of(out.o_rest, "rest of o"),
+                         .lse_MQ = out.lse_MQ,
                          .anchors_N = problem.device_schedule,
                          .tasks = DeviceLists(problem).forward,
                          .num_key_heads = narrow<int>(problem.num_key_heads),
@@ -281,8 +283,7 @@ void attention_forward(const AttentionKernels& kernels,
 
 void attention_row_terms(const AttentionKernels& kernels,
                          const AttentionProblem& problem,
-                         const HeadTensor& o,
-                         const float* lse_MQ,
+                         const AttentionResultTensors& result,
                          const HeadTensor& d_o,
                          void* row_terms,
                          gpu::StreamView stream) {
@@ -298,9 +299,10 @@ void attention_row_terms(const AttentionKernels& kernels,
                  row_terms);
     launch_with(kernels.row_terms,
                 grid_size((rows + rows_per_block - 1) / rows_per_block, 1, 1),
-                RowTermsArguments{.o = rows_of(o, "o"),
+                RowTermsArguments{.o = rows_of(result.o, "o"),
+                                  .o_rest = rows_of(result.o_rest, "rest of o"),
                                   .d_o = rows_of(d_o, "dO"),
-                                  .lse_MQ = lse_MQ,
+                                  .lse_MQ = result.lse_MQ,
                                   .anchors_N = problem.device_schedule,
                                   .terms_KR = static_cast<RowTerms*>(row_terms),
                                   .num_tokens = num_tokens,
@@ -373,13 +375,12 @@ void attention_query_gradient(const AttentionKernels& kernels,
 void attention_backward(const AttentionKernels& kernels,
                         const AttentionProblem& problem,
                         const AttentionInputTensors& in,
-                        const HeadTensor& o,
-                        const float* lse_MQ,
+                        const AttentionResultTensors& result,
                         const HeadTensor& d_o,
                         void* row_terms,
                         const AttentionGradientTensors& out,
                         gpu::StreamView stream) {
-    attention_row_terms(kernels, problem, o, lse_MQ, d_o, row_terms, stream);
+    attention_row_terms(kernels, problem, result, d_o, row_terms, stream);
     attention_context_gradient(kernels, problem, in, d_o, row_terms, out, stream);
     attention_query_gradient(kernels, problem, in, d_o, row_terms, out, stream);
 }

@@ -24,6 +24,13 @@ kernels::AttentionInputTensors heads(const AttentionInputs& in) {
             .v_block = heads(in.v_block_MKd)};
 }
 
+kernels::AttentionResultTensors heads(const AttentionOutputs& result) {
+    tensor::expect_dtype(result.lse_MQ, at::kFloat, "log-sum-exp");
+    return {.o = heads(result.o_MQd),
+            .o_rest = heads(result.o_rest_MQd),
+            .lse_MQ = result.lse_MQ.data_ptr<float>()};
+}
+
 kernels::AttentionGradientTensors heads(const AttentionGradients& out) {
     return {.dq = heads(out.dq_MQd),
             .dk_context = heads(out.dk_context_TKd),
@@ -95,22 +102,15 @@ void KernelAttention::set_row(const data::BlockPlan& blocks, std::int64_t num_to
 
 void KernelAttention::forward(const AttentionInputs& in,
                               const AttentionMask& mask,
-                              const at::Tensor& o_MQd,
-                              const at::Tensor& lse_MQ) {
+                              const AttentionOutputs& out) {
     const LayerKind& kind = kind_of(mask);
-    tensor::expect_dtype(lse_MQ, at::kFloat, "log-sum-exp");
-    kernels::attention_forward(kind.kernels,
-                               kind.problem,
-                               heads(in),
-                               heads(o_MQd),
-                               lse_MQ.data_ptr<float>(),
-                               tensor::current_stream(device_));
+    kernels::attention_forward(
+        kind.kernels, kind.problem, heads(in), heads(out), tensor::current_stream(device_));
 }
 
 void KernelAttention::backward(const AttentionInputs& in,
                                const AttentionMask& mask,
-                               const at::Tensor& o_MQd,
-                               const at::Tensor& lse_MQ,
+                               const AttentionOutputs& result,
                                const at::Tensor& do_MQd,
                                const AttentionGradients& out) {
     const LayerKind& kind = kind_of(mask);
@@ -123,8 +123,7 @@ void KernelAttention::backward(const AttentionInputs& in,
     kernels::attention_backward(kind.kernels,
                                 kind.problem,
                                 heads(in),
-                                heads(o_MQd),
-                                lse_MQ.data_ptr<float>(),
+                                heads(result),
                                 heads(do_MQd),
                                 row_terms_.data_ptr(),
                                 heads(out),

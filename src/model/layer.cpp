@@ -121,8 +121,11 @@ LayerActivations::LayerActivations(BufferSet& buffers,
     inverse_rms_q_MQ1 = take("inverse_rms_q", {s.M, s.Q, 1}, s.sum);
     inverse_rms_k_MK1 = take("inverse_rms_k", {s.M, s.K, 1}, s.sum);
     inverse_rms_k_context_TK1 = take("inverse_rms_k_context", {s.T, s.K, 1}, s.sum);
-    o_MQd = take("o", {s.M, s.Q, s.d}, s.compute);
-    lse_MQ = take("lse", {s.M, s.Q}, s.sum);
+    attention.o_MQd = take("o", {s.M, s.Q, s.d}, s.compute);
+    if (s.compute != s.sum) {
+        attention.o_rest_MQd = take("o_rest", {s.M, s.Q, s.d}, s.compute);
+    }
+    attention.lse_MQ = take("lse", {s.M, s.Q}, s.sum);
     h_mid_MH = take("h_mid", {s.M, s.H}, s.compute);
     inverse_rms_mid_M1 = take("inverse_rms_mid", {s.M, 1}, s.sum);
     gate_up_M2I = take("gate_up", {s.M, 2 * s.I}, s.compute);
@@ -164,12 +167,10 @@ void layer_forward(const Shapes& s,
     tensor::linear_out(a.qkv_MX, scratch.normed_MH, weights.qkv_XH);
     // Context rows are already normed by hidden_norm; the layer's input norm is not for them.
     tensor::linear_out(a.kv_context_TY, in.context_TH, weights.kv_YH);
-    attention.forward(attention_inputs(s, weights, in, ops, a, scratch, /*keep=*/true),
-                      in.mask,
-                      a.o_MQd,
-                      a.lse_MQ);
+    attention.forward(
+        attention_inputs(s, weights, in, ops, a, scratch, /*keep=*/true), in.mask, a.attention);
     a.h_mid_MH.copy_(a.h_in_MH);
-    tensor::linear_add(a.h_mid_MH, a.o_MQd.flatten(1), weights.o_HQd);
+    tensor::linear_add(a.h_mid_MH, a.attention.o_MQd.flatten(1), weights.o_HQd);
 
     ops.rms_norm(scratch.normed_MH, a.h_mid_MH, weights.post_norm_H, s.eps, &a.inverse_rms_mid_M1);
     tensor::linear_out(a.gate_up_M2I, scratch.normed_MH, weights.gate_up_2IH);
@@ -192,11 +193,10 @@ void layer_backward(const Shapes& s,
 
     const at::Tensor& dh = rounded_dh(s, back);
     tensor::linear_backward_input_out(back.do_MQd.flatten(1), dh, weights.o_HQd);
-    tensor::linear_backward_weight_add(gradients.o_HQd, dh, a.o_MQd.flatten(1));
+    tensor::linear_backward_weight_add(gradients.o_HQd, dh, a.attention.o_MQd.flatten(1));
     attention.backward(attention_inputs(s, weights, in, ops, a, scratch, /*keep=*/false),
                        in.mask,
-                       a.o_MQd,
-                       a.lse_MQ,
+                       a.attention,
                        back.do_MQd,
                        {.dq_MQd = back.dq_MQd,
                         .dk_context_TKd = back.dk_context_TKd,

@@ -40,8 +40,7 @@ struct LayerActivations {
     at::Tensor inverse_rms_q_MQ1;
     at::Tensor inverse_rms_k_MK1;
     at::Tensor inverse_rms_k_context_TK1;
-    at::Tensor o_MQd;
-    at::Tensor lse_MQ;
+    AttentionOutputs attention;
     at::Tensor h_mid_MH;
     at::Tensor inverse_rms_mid_M1;
     at::Tensor gate_up_M2I;

@@ -255,13 +255,12 @@ void expect_inputs(const AttentionInputs& in, std::int64_t M, std::int64_t T) {
 
 void TiledAttention::forward(const AttentionInputs& in,
                              const AttentionMask& mask,
-                             const at::Tensor& o_MQd,
-                             const at::Tensor& lse_MQ) {
+                             const AttentionOutputs& out) {
     const Row& row = *row_;
     Scratch& scratch = *scratch_;
     expect_inputs(in, row.num_rows(), row.T);
-    tensor::expect_shape(o_MQd, {in.q_MQd.size(0), in.q_MQd.size(1), in.q_MQd.size(2)}, "o");
-    tensor::expect_shape(lse_MQ, {in.q_MQd.size(0), in.q_MQd.size(1)}, "log-sum-exp");
+    tensor::expect_shape(out.o_MQd, {in.q_MQd.size(0), in.q_MQd.size(1), in.q_MQd.size(2)}, "o");
+    tensor::expect_shape(out.lse_MQ, {in.q_MQd.size(0), in.q_MQd.size(1)}, "log-sum-exp");
     const Pass pass(in, mask, row.blocks.block_size);
     const auto [B, K, G, d] = std::tuple(row.blocks.block_size, pass.K, pass.G, pass.d);
 
@@ -325,16 +324,23 @@ void TiledAttention::forward(const AttentionInputs& in,
             old_maximum.copy_(new_maximum);
         }
         sum.div_(total);
-        by_key_head(o_MQd.narrow(0, first, n), K).copy_(sum.view({K, n, G, d}));
+        const at::Tensor o = by_key_head(out.o_MQd.narrow(0, first, n), K);
+        o.copy_(sum.view({K, n, G, d}));
+        if (out.o_rest_MQd.defined()) {
+            by_key_head(out.o_rest_MQd.narrow(0, first, n), K)
+                .copy_(sum.view({K, n, G, d}).sub_(o));
+        }
         const at::Tensor lse = total.log_().add_(maximum);
-        lse_MQ.narrow(0, first, n).unflatten(1, {K, G}).transpose(0, 1).copy_(lse.view({K, n, G}));
+        out.lse_MQ.narrow(0, first, n)
+            .unflatten(1, {K, G})
+            .transpose(0, 1)
+            .copy_(lse.view({K, n, G}));
     }
 }
 
 void TiledAttention::backward(const AttentionInputs& in,
                               const AttentionMask& mask,
-                              const at::Tensor& o_MQd,
-                              const at::Tensor& lse_MQ,
+                              const AttentionOutputs& result,
                               const at::Tensor& do_MQd,
                               const AttentionGradients& out) {
     const Row& row = *row_;
@@ -369,10 +375,14 @@ void TiledAttention::backward(const AttentionInputs& in,
         k_block.copy_(in.k_block_MKd.narrow(0, first, n).transpose(0, 1));
         v_block.copy_(in.v_block_MKd.narrow(0, first, n).transpose(0, 1));
         const at::Tensor lse = scratch.lse.take({K, R, 1}, pass.sum);
-        lse.view({K, n, G}).copy_(lse_MQ.narrow(0, first, n).unflatten(1, {K, G}).transpose(0, 1));
+        lse.view({K, n, G}).copy_(
+            result.lse_MQ.narrow(0, first, n).unflatten(1, {K, G}).transpose(0, 1));
         // delta = sum over d of o dO, in fp32.
         const at::Tensor o = scratch.o.take({K, R, d}, pass.sum);
-        o.view({K, n, G, d}).copy_(by_key_head(o_MQd.narrow(0, first, n), K));
+        o.view({K, n, G, d}).copy_(by_key_head(result.o_MQd.narrow(0, first, n), K));
+        if (result.o_rest_MQd.defined()) {
+            o.view({K, n, G, d}).add_(by_key_head(result.o_rest_MQd.narrow(0, first, n), K));
+        }
         at::Tensor delta = scratch.delta.take({K, R, 1}, pass.sum);
         at::sum_out(delta, o.mul_(d_o), at::IntArrayRef{-1}, /*keepdim=*/true);
 

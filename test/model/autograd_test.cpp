@@ -60,13 +60,14 @@ TEST_SUITE("model.autograd") {
                     attention.set_row(row.blocks, row.num_tokens());
                     const at::Tensor o = at::empty_like(plain.q_MQd);
                     const at::Tensor lse = at::empty({o.size(0), K * G}, at::kDouble);
-                    attention.forward(plain, mask, o, lse);
+                    const AttentionOutputs result{.o_MQd = o, .o_rest_MQd = {}, .lse_MQ = lse};
+                    attention.forward(plain, mask, result);
                     const AttentionGradients out{at::empty_like(plain.q_MQd),
                                                  at::empty_like(plain.k_context_TKd),
                                                  at::empty_like(plain.v_context_TKd),
                                                  at::empty_like(plain.k_block_MKd),
                                                  at::empty_like(plain.v_block_MKd)};
-                    attention.backward(plain, mask, o, lse, d_o, out);
+                    attention.backward(plain, mask, result, d_o, out);
                     CHECK(largest_error(out.dq_MQd, in.q_MQd.grad()) < 1e-12);
                     CHECK(largest_error(out.dk_context_TKd, in.k_context_TKd.grad()) < 1e-12);
                     CHECK(largest_error(out.dv_context_TKd, in.v_context_TKd.grad()) < 1e-12);

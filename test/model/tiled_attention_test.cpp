@@ -59,21 +59,20 @@ AttentionInputs random_inputs(const Case& c, const data::PackedRow& row, at::Sca
     return {random(M, c.K * c.G), random(T, c.K), random(T, c.K), random(M, c.K), random(M, c.K)};
 }
 
-struct Outputs {
-    at::Tensor o;
-    at::Tensor lse;
-};
-
-Outputs run(TiledAttention& attention,
-            const Case& c,
-            const data::PackedRow& row,
-            const AttentionInputs& in,
-            const AttentionMask& mask) {
+AttentionOutputs run(TiledAttention& attention,
+                     const Case& c,
+                     const data::PackedRow& row,
+                     const AttentionInputs& in,
+                     const AttentionMask& mask) {
     attention.set_row(row.blocks, row.num_tokens());
     const at::ScalarType sum = in.q_MQd.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    Outputs out{at::empty(in.q_MQd.sizes(), in.q_MQd.options()),
-                at::empty({in.q_MQd.size(0), c.K * c.G}, sum)};
-    attention.forward(in, mask, out.o, out.lse);
+    AttentionOutputs out{.o_MQd = at::empty(in.q_MQd.sizes(), in.q_MQd.options()),
+                         .o_rest_MQd = {},
+                         .lse_MQ = at::empty({in.q_MQd.size(0), c.K * c.G}, sum)};
+    if (in.q_MQd.scalar_type() == at::kBFloat16) {
+        out.o_rest_MQd = at::empty_like(out.o_MQd);
+    }
+    attention.forward(in, mask, out);
     return out;
 }
 
@@ -96,12 +95,12 @@ TEST_SUITE("model.attention") {
                     CAPTURE(mask.window);
                     CAPTURE(tile);
                     TiledAttention attention(at::kCPU, tile);
-                    const Outputs got = run(attention, c, row, in, mask);
-                    CHECK(largest_error(got.o, expected.o_MQd) < 1e-13);
-                    CHECK((got.lse - expected.lse_MQ).abs().max().item<double>() < 1e-12);
-                    const Outputs got32 = run(attention, c, row, in32, mask);
-                    CHECK(largest_error(got32.o, expected.o_MQd) < 4e-6);
-                    CHECK((got32.lse - expected.lse_MQ).abs().max().item<double>() < 2e-5);
+                    const AttentionOutputs got = run(attention, c, row, in, mask);
+                    CHECK(largest_error(got.o_MQd, expected.o_MQd) < 1e-13);
+                    CHECK((got.lse_MQ - expected.lse_MQ).abs().max().item<double>() < 1e-12);
+                    const AttentionOutputs got32 = run(attention, c, row, in32, mask);
+                    CHECK(largest_error(got32.o_MQd, expected.o_MQd) < 4e-6);
+                    CHECK((got32.lse_MQ - expected.lse_MQ).abs().max().item<double>() < 2e-5);
                 }
             }
         }
@@ -121,10 +120,10 @@ TEST_SUITE("model.attention") {
             CAPTURE(mask.window);
             const ReferenceAttention expected = reference_attention(in64, mask, row.blocks);
             TiledAttention attention(at::kCPU, 3000);
-            const Outputs got = run(attention, c, row, in, mask);
+            const AttentionOutputs got = run(attention, c, row, in, mask);
             // One rounding of P, one of the result.
-            CHECK(largest_error(got.o, expected.o_MQd) < 0x1.0p-7);
-            CHECK((got.lse - expected.lse_MQ).abs().max().item<double>() < 2e-5);
+            CHECK(largest_error(got.o_MQd, expected.o_MQd) < 0x1.0p-7);
+            CHECK((got.lse_MQ - expected.lse_MQ).abs().max().item<double>() < 2e-5);
         }
     }
 
@@ -134,13 +133,13 @@ TEST_SUITE("model.attention") {
         AttentionInputs in = random_inputs(c, row, at::kFloat);
         in.q_MQd.zero_();
         TiledAttention attention(at::kCPU, 500);
-        const Outputs got = run(attention, c, row, in, {});
+        const AttentionOutputs got = run(attention, c, row, in, {});
         const std::int64_t anchor = row.blocks.anchors[4];
         const at::Tensor mean =
             at::cat({in.v_context_TKd.narrow(0, 0, anchor), in.v_block_MKd.narrow(0, 4 * c.B, c.B)})
                 .mean(0)
                 .repeat_interleave(c.G, 0);
-        CHECK(largest_error(got.o[4 * c.B], mean) < 1e-5);
+        CHECK(largest_error(got.o_MQd[4 * c.B], mean) < 1e-5);
     }
 
     TEST_CASE("far scores neither overflow nor lose the row") {
@@ -149,9 +148,9 @@ TEST_SUITE("model.attention") {
         AttentionInputs in = random_inputs(c, row, at::kFloat);
         in.q_MQd.mul_(300);
         TiledAttention attention(at::kCPU, 2000);
-        const Outputs got = run(attention, c, row, in, {true, 16});
-        CHECK(got.o.isfinite().all().item<bool>());
-        CHECK(got.lse.isfinite().all().item<bool>());
+        const AttentionOutputs got = run(attention, c, row, in, {true, 16});
+        CHECK(got.o_MQd.isfinite().all().item<bool>());
+        CHECK(got.lse_MQ.isfinite().all().item<bool>());
     }
 
     TEST_CASE("a change at or past the anchor, in another block or document moves nothing") {
@@ -163,11 +162,12 @@ TEST_SUITE("model.attention") {
         const std::int64_t anchor = row.blocks.anchors[block];
         REQUIRE(anchor == 22);
         const auto moved = [&](const at::Tensor& changed, std::int64_t at) {
-            const Outputs before = run(attention, c, row, in, {});
+            const AttentionOutputs before = run(attention, c, row, in, {});
             changed[at].add_(1);
-            const Outputs after = run(attention, c, row, in, {});
+            const AttentionOutputs after = run(attention, c, row, in, {});
             changed[at].sub_(1);
-            return !before.o.narrow(0, block * c.B, c.B).equal(after.o.narrow(0, block * c.B, c.B));
+            return !before.o_MQd.narrow(0, block * c.B, c.B)
+                        .equal(after.o_MQd.narrow(0, block * c.B, c.B));
         };
         for (const at::Tensor& context : {in.k_context_TKd, in.v_context_TKd}) {
             CHECK(moved(context, anchor - 1));
@@ -195,12 +195,12 @@ TEST_SUITE("model.attention") {
                                           std::pair{AttentionMask{false, 2}, false}}) {
             CAPTURE(mask.causal);
             CAPTURE(mask.window);
-            const Outputs before = run(attention, c, row, in, mask);
+            const AttentionOutputs before = run(attention, c, row, in, mask);
             in.v_block_MKd[5].add_(1);
-            const Outputs after = run(attention, c, row, in, mask);
+            const AttentionOutputs after = run(attention, c, row, in, mask);
             in.v_block_MKd[5].sub_(1);
-            CHECK(before.o[3].equal(after.o[3]) != moves);
-            CHECK_FALSE(before.o[5].equal(after.o[5]));
+            CHECK(before.o_MQd[3].equal(after.o_MQd[3]) != moves);
+            CHECK_FALSE(before.o_MQd[5].equal(after.o_MQd[5]));
         }
     }
 
@@ -221,12 +221,12 @@ TEST_SUITE("model.attention") {
         const data::PackedRow row = row_of(c);
         const AttentionInputs in = random_inputs(c, row, at::kFloat);
         TiledAttention attention(at::kCPU);
-        const Outputs got = run(attention, c, row, in, {});
-        CHECK(got.o.numel() == 0);
+        const AttentionOutputs got = run(attention, c, row, in, {});
+        CHECK(got.o_MQd.numel() == 0);
         const at::Tensor dk = at::ones({4, 1, 2});
         const at::Tensor dv = at::ones({4, 1, 2});
         const at::Tensor none = at::empty({0, 1, 2});
-        attention.backward(in, {}, got.o, got.lse, none, {none, dk, dv, none, none});
+        attention.backward(in, {}, got, none, {none, dk, dv, none, none});
         CHECK(dk.eq(0).all().item<bool>());
         CHECK(dv.eq(0).all().item<bool>());
     }

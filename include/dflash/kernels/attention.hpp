@@ -46,6 +46,15 @@ struct AttentionInputTensors {
     HeadTensor v_block;
 };
 
+/// What the forward writes and the backward reads.
+struct AttentionResultTensors {
+    HeadTensor o;       // M tokens, Q heads
+    HeadTensor o_rest;  // o before rounding, minus o: bf16. Delta, the sum over D of o dO, is the
+                        // same for all keys of a row, so its error does not average out; from o
+                        // alone it was the largest error of dQ and dK.
+    float* lse_MQ = nullptr;  // natural log-sum-exp of the scaled scores, contiguous
+};
+
 /// In the shapes of the inputs; overwritten. Rows of the context that nobody sees get zeros.
 struct AttentionGradientTensors {
     HeadTensor dq;
@@ -84,21 +93,18 @@ inline constexpr int kQueryGradientFlopsPerDim = 6;    // S, dP, dQ
 /// Bytes of `row_terms` for M tokens of Q query heads: 16 a row.
 std::int64_t attention_row_terms_bytes(std::int64_t num_tokens, std::int64_t num_query_heads);
 
-/// o = softmax(q k^T / sqrt(D) + mask) v, and the natural log-sum-exp of the scaled scores in
-/// lse_MQ (fp32, contiguous).
+/// o = softmax(q k^T / sqrt(D) + mask) v, its rest and the log-sum-exp.
 void attention_forward(const AttentionKernels& kernels,
                        const AttentionProblem& problem,
                        const AttentionInputTensors& in,
-                       const HeadTensor& o,
-                       float* lse_MQ,
+                       const AttentionResultTensors& out,
                        gpu::StreamView stream);
 
 /// First part of the backward: fills `row_terms` (device memory, 16-byte aligned) from the
 /// forward's results and dO.
 void attention_row_terms(const AttentionKernels& kernels,
                          const AttentionProblem& problem,
-                         const HeadTensor& o,
-                         const float* lse_MQ,
+                         const AttentionResultTensors& result,
                          const HeadTensor& d_o,
                          void* row_terms,
                          gpu::StreamView stream);
@@ -125,8 +131,7 @@ void attention_query_gradient(const AttentionKernels& kernels,
 void attention_backward(const AttentionKernels& kernels,
                         const AttentionProblem& problem,
                         const AttentionInputTensors& in,
-                        const HeadTensor& o,
-                        const float* lse_MQ,
+                        const AttentionResultTensors& result,
                         const HeadTensor& d_o,
                         void* row_terms,
                         const AttentionGradientTensors& out,

@@ -38,6 +38,14 @@ struct AttentionInputs {
     at::Tensor v_block_MKd;
 };
 
+/// What the forward leaves for the layer and for its own backward.
+struct AttentionOutputs {
+    at::Tensor o_MQd;       ///< compute dtype
+    at::Tensor o_rest_MQd;  ///< what rounding o to bf16 left out, itself in bf16; undefined where o
+                            ///< has the dtype of sums
+    at::Tensor lse_MQ;      ///< fp32 (fp64 for fp64)
+};
+
 /// Where the backward writes, in the shapes and the dtype of the inputs; sums are made in fp32
 /// (fp64 for fp64 inputs). Views are allowed.
 struct AttentionGradients {
@@ -60,17 +68,14 @@ class BlockAttention : NonCopyable {
     virtual void set_row(const data::BlockPlan& blocks, std::int64_t num_tokens) = 0;
 
     /// o = softmax(q k^T / sqrt(d) + mask) v and the natural log-sum-exp of the scaled scores.
-    /// o_MQd in the compute dtype, lse_MQ in fp32 (fp64 for fp64).
     virtual void forward(const AttentionInputs& in,
                          const AttentionMask& mask,
-                         const at::Tensor& o_MQd,
-                         const at::Tensor& lse_MQ) = 0;
+                         const AttentionOutputs& out) = 0;
 
-    /// Gradients of a forward with the same inputs and mask; overwrites `out`.
+    /// Gradients of the forward that gave `result` with the same inputs and mask; overwrites `out`.
     virtual void backward(const AttentionInputs& in,
                           const AttentionMask& mask,
-                          const at::Tensor& o_MQd,
-                          const at::Tensor& lse_MQ,
+                          const AttentionOutputs& result,
                           const at::Tensor& do_MQd,
                           const AttentionGradients& out) = 0;
 };

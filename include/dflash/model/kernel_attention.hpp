@@ -26,13 +26,11 @@ class KernelAttention final : public BlockAttention {
     /// Internal error for a mask that no layer of the configuration has.
     void forward(const AttentionInputs& in,
                  const AttentionMask& mask,
-                 const at::Tensor& o_MQd,
-                 const at::Tensor& lse_MQ) override;
+                 const AttentionOutputs& out) override;
 
     void backward(const AttentionInputs& in,
                   const AttentionMask& mask,
-                  const at::Tensor& o_MQd,
-                  const at::Tensor& lse_MQ,
+                  const AttentionOutputs& result,
                   const at::Tensor& do_MQd,
                   const AttentionGradients& out) override;
 

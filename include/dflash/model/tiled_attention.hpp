@@ -35,13 +35,11 @@ class TiledAttention final : public BlockAttention {
 
     void forward(const AttentionInputs& in,
                  const AttentionMask& mask,
-                 const at::Tensor& o_MQd,
-                 const at::Tensor& lse_MQ) override;
+                 const AttentionOutputs& out) override;
 
     void backward(const AttentionInputs& in,
                   const AttentionMask& mask,
-                  const at::Tensor& o_MQd,
-                  const at::Tensor& lse_MQ,
+                  const AttentionOutputs& result,
                   const at::Tensor& do_MQd,
                   const AttentionGradients& out) override;
 

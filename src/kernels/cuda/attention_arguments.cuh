@@ -41,7 +41,7 @@ struct KeyTask {
 /// What the backward needs of a row besides q and dO: 16 bytes, copied in one piece.
 struct RowTerms {
     float negative_lse2;   // -(log-sum-exp of the scaled scores) / ln 2
-    float negative_delta;  // -(sum over D of o dO)
+    float negative_delta;  // -(sum over D of o dO), o with its rest
     int anchor;            // context keys below it are visible
     int position;          // of the token in the packed row
 };
@@ -53,7 +53,8 @@ struct ForwardArguments {
     HeadRows k_block;
     HeadRows v_block;
     HeadRows o;
-    float* lse_MQ;  // natural logarithm
+    HeadRows o_rest;  // what rounding left out of o
+    float* lse_MQ;    // natural logarithm
     const int* anchors_N;
     const QueryTask* tasks;
     int num_key_heads;
@@ -62,6 +63,7 @@ struct ForwardArguments {
 
 struct RowTermsArguments {
     HeadRows o;
+    HeadRows o_rest;
     HeadRows d_o;
     const float* lse_MQ;
     const int* anchors_N;

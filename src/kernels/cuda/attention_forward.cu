@@ -273,7 +273,8 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
         stage ^= kStageBytes;
     }
 
-    // o goes through the warp's own rows of the query tile, to be written in whole pieces.
+    // o goes through the warp's own rows of the query tile, to be written in whole pieces, and then
+    // its rest.
     if (kQueryInRegisters) {
         __syncthreads();
     }
@@ -282,15 +283,15 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
     }
     __syncwarp();
     const Word out_tile = query_tile + static_cast<Word>(warp_begin * HeadTile::kRowBytes);
+    float inverse[kRowTiles][2];
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
-        float inverse[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float total = state.total[m][half];
             total += __shfl_xor_sync(~0u, total, 1);
             total += __shfl_xor_sync(~0u, total, 2);
-            inverse[half] = 1.0f / total;
+            inverse[m][half] = 1.0f / total;
             const int row = first_row + warp_begin + 16 * m + lane / 4 + 8 * half;
             if (lane % 4 == 0 && row < first_row + count) {
                 const Offset query_heads = static_cast<Offset>(arguments.num_key_heads) * kGroup;
@@ -299,11 +300,20 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
             }
         }
         store_sums<kDim>(
-            out_tile + HeadTile::row_offset(m), state.sums[m], inverse[0], inverse[1], lane);
+            out_tile + HeadTile::row_offset(m), state.sums[m], inverse[m][0], inverse[m][1], lane);
     }
     __syncwarp();
     store_query_rows(
         arguments.o, head, first_row + warp_begin, warp_end - warp_begin, out_tile, lane);
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+        store_rests<kDim>(
+            out_tile + HeadTile::row_offset(m), state.sums[m], inverse[m][0], inverse[m][1], lane);
+    }
+    __syncwarp();
+    store_query_rows(
+        arguments.o_rest, head, first_row + warp_begin, warp_end - warp_begin, out_tile, lane);
 }
 
 }  // namespace dflash::kernels

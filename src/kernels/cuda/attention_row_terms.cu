@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the backward needs of each row: log-sum-exp and delta = sum over D of o dO, both negated,
-// and what the row may see. Bound by reading o and dO once: 4 D bytes a row.
+// and what the row may see. Bound by reading o, its rest and dO once: 6 D bytes a row.
 //
 // D / 8 lanes share a row; a warp takes ROWS_PER_LANE times as many rows as fit into it at once, so
 // that their reads are under way together.
@@ -35,23 +35,27 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
     const unsigned first = blockIdx.x * (kRowsAtOnce * kUnroll) + threadIdx.x / kLanesPerRow;
     const int column = static_cast<int>(threadIdx.x) % kLanesPerRow * 8;
     uint4 o[kUnroll];
+    uint4 o_rest[kUnroll];
     uint4 d_o[kUnroll];
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
         const unsigned row = first + i * kRowsAtOnce;
-        o[i] = d_o[i] = make_uint4(0, 0, 0, 0);
+        o[i] = o_rest[i] = d_o[i] = make_uint4(0, 0, 0, 0);
         if (row < rows) {
             const Offset token = row / query_heads;
             const int head = static_cast<int>(row % query_heads);
             o[i] = *reinterpret_cast<const uint4*>(head_of(arguments.o, head) +
                                                    token * arguments.o.token_stride + column);
+            o_rest[i] =
+                *reinterpret_cast<const uint4*>(head_of(arguments.o_rest, head) +
+                                                token * arguments.o_rest.token_stride + column);
             d_o[i] = *reinterpret_cast<const uint4*>(head_of(arguments.d_o, head) +
                                                      token * arguments.d_o.token_stride + column);
         }
     }
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-        float delta = dot(o[i], d_o[i]);
+        float delta = dot(o_rest[i], d_o[i]) + dot(o[i], d_o[i]);
 #pragma unroll
         for (int distance = kLanesPerRow / 2; distance > 0; distance /= 2) {
             delta += __shfl_xor_sync(~0u, delta, distance);

@@ -270,4 +270,25 @@ __device__ __forceinline__ void store_sums(
     }
 }
 
+/// What pack() leaves out of two values, in bf16.
+__device__ __forceinline__ Word pack_rest(float low, float high) {
+    const Word rounded = pack(low, high);
+    return pack(low - low_half(rounded), high - high_half(rounded));
+}
+
+/// As store_sums(), of what rounding left out there.
+template <int kDim>
+__device__ __forceinline__ void store_rests(
+    Word tile, const float (&sums)[kDim / 8][4], float factor, float factor_8, int lane) {
+    using T = Tile<kDim>;
+    const int row = lane / 4;
+#pragma unroll
+    for (int j = 0; j < kDim / 8; ++j) {
+        const Word at = tile + T::piece_offset(row, j) + static_cast<Word>(lane % 4 * 4);
+        store_word(at, pack_rest(sums[j][0] * factor, sums[j][1] * factor));
+        store_word(at + 8 * T::kRowBytes,
+                   pack_rest(sums[j][2] * factor_8, sums[j][3] * factor_8));
+    }
+}
+
 }  // namespace dflash::kernels

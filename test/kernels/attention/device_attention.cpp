@@ -244,7 +244,7 @@ struct DeviceAttention::Buffers {
     Memory<std::int32_t> device_schedule;
     AttentionProblem problem;
     GuardedTensor q, k_context, v_context, k_block, v_block, d_o;
-    GuardedTensor o, dq, dk_context, dv_context, dk_block, dv_block;
+    GuardedTensor o, o_rest, dq, dk_context, dv_context, dk_block, dv_block;
     GuardedFloats lse;
     GuardedFloats row_terms;
 
@@ -267,6 +267,7 @@ struct DeviceAttention::Buffers {
           v_block(c.block_tokens(), c.num_key_heads, c.shape.head_dim, layout, &in.v_block),
           d_o(c.block_tokens(), c.num_query_heads(), c.shape.head_dim, layout, &in.d_o),
           o(c.block_tokens(), c.num_query_heads(), c.shape.head_dim, layout),
+          o_rest(c.block_tokens(), c.num_query_heads(), c.shape.head_dim, layout),
           dq(c.block_tokens(), c.num_query_heads(), c.shape.head_dim, layout),
           dk_context(c.num_tokens, c.num_key_heads, c.shape.head_dim, layout),
           dv_context(c.num_tokens, c.num_key_heads, c.shape.head_dim, layout),
@@ -281,6 +282,10 @@ struct DeviceAttention::Buffers {
 
     AttentionInputTensors inputs() const {
         return {q.view(), context_keys, v_context.view(), k_block.view(), v_block.view()};
+    }
+
+    AttentionResultTensors results() const {
+        return {.o = o.view(), .o_rest = o_rest.view(), .lse_MQ = lse.data()};
     }
 };
 
@@ -298,8 +303,7 @@ void DeviceAttention::replace_context_keys(const HeadTensor& k_context) {
 
 void DeviceAttention::forward() {
     const Buffers& b = *buffers_;
-    attention_forward(
-        b.kernels, b.problem, b.inputs(), b.o.view(), b.lse.data(), kernel_shelf().stream());
+    attention_forward(b.kernels, b.problem, b.inputs(), b.results(), kernel_shelf().stream());
 }
 
 void DeviceAttention::backward() {
@@ -307,8 +311,7 @@ void DeviceAttention::backward() {
     attention_backward(b.kernels,
                        b.problem,
                        b.inputs(),
-                       b.o.view(),
-                       b.lse.data(),
+                       b.results(),
                        b.d_o.view(),
                        b.row_terms.data(),
                        {b.dq.view(),

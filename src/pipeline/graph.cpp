@@ -154,6 +154,7 @@ void Pipeline::Graph::wait_until_idle() noexcept {
 PipelineStats Pipeline::Graph::stats() const {
     return {.step_waited_s = ready_.pop_waited_s(),
             .target_waited_s = slots_.target_waited_s(),
+            .data_waited_s = slots_.data_waited_s(),
             .rows_delivered = ready_.num_popped(),
             .tokens_captured = run_.tokens_captured,
             .samples_read = run_.samples_read,

@@ -36,6 +36,12 @@ double SlotClock::target_waited_s() const {
     return waited_s_ + idle_share() * std::chrono::duration<double>(Clock::now() - since_).count();
 }
 
+double SlotClock::data_waited_s() const {
+    const std::lock_guard lock(mutex_);
+    return starved_s_ +
+           starved_share() * std::chrono::duration<double>(Clock::now() - since_).count();
+}
+
 double SlotClock::idle_share() const {
     if (in_slots_ < num_slots_) {
         return 0;
@@ -46,8 +52,17 @@ double SlotClock::idle_share() const {
     return static_cast<double>(idle) / num_replicas_;
 }
 
+double SlotClock::starved_share() const {
+    // Replicas that could have a slot at once, less the rows that are on their way to one.
+    const std::int64_t could_work =
+        std::min<std::int64_t>(num_replicas_ - in_target_, num_slots_ - in_slots_);
+    return static_cast<double>(std::max<std::int64_t>(could_work - queued_, 0)) / num_replicas_;
+}
+
 void SlotClock::account(Clock::time_point now) {
-    waited_s_ += idle_share() * std::chrono::duration<double>(now - since_).count();
+    const double seconds = std::chrono::duration<double>(now - since_).count();
+    waited_s_ += idle_share() * seconds;
+    starved_s_ += starved_share() * seconds;
     since_ = now;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures how long the target side stood idle for want of a slot.
+// Measures how long the target side stood idle for want of a slot or of a row.
 #pragma once
 
 #include <chrono>
@@ -23,11 +23,16 @@ class SlotClock {
     /// replicas stood idle; an idle replica of N counts as 1/N.
     double target_waited_s() const;
 
+    /// The same for want of rows: a slot was free and no row was packed.
+    double data_waited_s() const;
+
   private:
     using Clock = std::chrono::steady_clock;
 
     /// Share of the target side that is idle for want of a slot, with the counts as they are.
     double idle_share() const;
+    /// ... and for want of a row.
+    double starved_share() const;
     void account(Clock::time_point now);
 
     const int num_slots_;
@@ -37,6 +42,7 @@ class SlotClock {
     std::int64_t in_target_ = 0;
     std::int64_t in_slots_ = 0;
     double waited_s_ = 0;
+    double starved_s_ = 0;
     Clock::time_point since_ = Clock::now();
 };
 

@@ -62,6 +62,7 @@ io::Json state_json(const Checkpoint& checkpoint) {
     return io::Json::object(
         {{"format_version", io::Json::integer(kFormatVersion)},
          {"step", io::Json::integer(p.step)},
+         {"optimizer_steps", io::Json::integer(checkpoint.optimizer.steps)},
          {"rows", io::Json::integer(p.rows)},
          {"samples", io::Json::integer(p.samples)},
          {"tokens", io::Json::integer(p.tokens)},
@@ -147,6 +148,10 @@ Checkpoint read_checkpoint(const std::string& folder, std::int64_t step) {
              .cause = {},
              .hint = {}});
     }
+    // Checkpoints from before steps could be skipped do not have it.
+    checkpoint.optimizer.steps = json.find("optimizer_steps") == nullptr
+                                     ? p.step
+                                     : require_count(json, "optimizer_steps", state_path);
     p.rows = require_count(json, "rows", state_path);
     p.samples = require_count(json, "samples", state_path);
     p.tokens = require_count(json, "tokens", state_path);

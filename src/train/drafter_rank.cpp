@@ -6,9 +6,29 @@
 #include <dflash/train/drafter_rank.hpp>
 #include <dflash/train/torch_worker.hpp>
 
+#include <cmath>
 #include <utility>
 
 namespace dflash::train {
+namespace {
+
+constexpr std::int64_t kValuesOfRow = 4;  // members of RowValues
+
+}  // namespace
+
+StepValues StepResult::read() const {
+    arrived_.synchronize();
+    const double* next = values_.data_ptr<double>();
+    const double* const end = next + values_.numel();
+    StepValues values;
+    values.norm = *next++;
+    for (std::int64_t i = 0; i < num_rows_; ++i) {
+        values.rows.push_back({next[0], next[1], next[2], next[3]});
+        next += kValuesOfRow;
+    }
+    values.piece_norms.assign(next, end);
+    return values;
+}
 
 DrafterRank::DrafterRank(gpu::Worker& worker, int rank, comm::ProcessGroup& group)
     : worker_(worker), rank_(rank), group_(group) {}
@@ -20,27 +40,25 @@ void DrafterRank::build(const model::DraftConfig& config,
     const at::Device device = tensor::torch_device(worker_.device());
     drafter_ = std::make_unique<model::Drafter>(
         config, std::move(ends), device, compute_dtype(worker_.device()), std::move(paths));
+    probe_weight_ = drafter_->weights().index("hidden_norm.weight");
     optimizer_ = std::make_unique<AdamW>(drafter_->weights(), options);
-    loss_sum_ = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
-    correct_sum_ = at::zeros({}, at::TensorOptions(device).dtype(at::kLong));
 }
 
 void DrafterRank::set_weights(const at::Tensor& flat_fp32) {
     const at::Tensor zeros = at::zeros_like(flat_fp32);
-    set_state({flat_fp32, zeros, zeros}, 0);
+    set_state({flat_fp32, zeros, zeros, /*steps=*/0});
 }
 
-void DrafterRank::set_state(const OptimizerState& state, std::int64_t steps) {
+void DrafterRank::set_state(const OptimizerState& state) {
     optimizer_->set_master(state.master);
-    optimizer_->set_moments(state.exp_avg, state.exp_avg_sq, steps);
+    optimizer_->set_moments(state.exp_avg, state.exp_avg_sq, state.steps);
     drafter_->weights().gradient_flat().zero_();
-    loss_sum_.zero_();
-    correct_sum_.zero_();
+    row_values_.clear();
 }
 
 void DrafterRank::warm_up(const data::PackedRow& row, FeatureSlot& slot) {
     add_row(row, slot);
-    finish_step(/*learning_rate=*/0, row.blocks.weight_sum).arrived.synchronize();
+    finish_step(/*learning_rate=*/0, row.blocks.weight_sum).read();
 }
 
 FeatureSlot DrafterRank::make_slot(std::int64_t num_features,
@@ -56,32 +74,55 @@ FeatureSlot DrafterRank::make_slot(std::int64_t num_features,
 void DrafterRank::add_row(const data::PackedRow& row, FeatureSlot& slot) {
     const gpu::StreamView stream = current_stream(worker_.device());
     slot.written.wait(stream);
-    const model::RowSums sums = drafter_->forward_backward(row, slot.row_planes(row.num_tokens()));
-    loss_sum_.add_(sums.loss);
-    correct_sum_.add_(sums.correct.sum());
+    const at::Tensor planes_KTH = slot.row_planes(row.num_tokens());
+    const model::RowSums sums = drafter_->forward_backward(row, planes_KTH);
+    // Read for every row, one pass over memory beside the many of the row itself: when the host
+    // learns of a bad step the slot holds other features already.
+    const at::Tensor largest_feature = at::linalg_vector_norm(planes_KTH, INFINITY);
     slot.read.record(stream);
+    const at::Tensor probe = drafter_->weights().gradient(probe_weight_).sum();
+    row_values_.push_back(at::stack({sums.loss,
+                                     sums.correct.sum().to(at::kDouble),
+                                     largest_feature.to(at::kDouble),
+                                     probe.to(at::kDouble)}));
 }
 
 StepResult DrafterRank::finish_step(double learning_rate, double weight_sum) {
     const at::Tensor gradients = drafter_->weights().gradient_flat();
+    if (!row_values_.empty()) {
+        // Whether a loss is not finite reaches all drafters inside the gradients, without a
+        // collective of its own: loss x 0 is 0 or NaN, and x + 0 is x.
+        gradients.narrow(0, 0, 1).add_(at::stack(row_values_).select(1, 0).sum().mul_(0));
+    }
     TensorBuffer buffer(gradients);
     group_.all_reduce(rank_, buffer, current_stream(worker_.device()));
     // A step without a single label has nothing to divide by, and its gradients are zeros.
     const double scale = weight_sum > 0 ? 1 / weight_sum : 0;
-    const at::Tensor norm = optimizer_->step(gradients, scale, learning_rate);
+    const GradientNorms norms = optimizer_->step(gradients, scale, learning_rate);
 
     StepResult result;
+    result.num_rows_ = narrow<std::int64_t>(row_values_.size());
+    std::vector<at::Tensor> values{norms.norm.view({1})};
+    values.insert(values.end(), row_values_.begin(), row_values_.end());
+    values.push_back(norms.pieces_N);
+    const at::Tensor on_device = at::cat(values);
     const bool page_locked = worker_.device().is_cuda();
-    result.values =
-        at::empty({3}, at::TensorOptions().dtype(at::kDouble).pinned_memory(page_locked));
-    result.values.copy_(at::stack({loss_sum_, correct_sum_.to(at::kDouble), norm}),
-                        /*non_blocking=*/true);
-    result.arrived.record(current_stream(worker_.device()));
+    result.values_ = at::empty({on_device.numel()},
+                               at::TensorOptions().dtype(at::kDouble).pinned_memory(page_locked));
+    result.values_.copy_(on_device, /*non_blocking=*/true);
+    result.arrived_.record(current_stream(worker_.device()));
 
     gradients.zero_();
-    loss_sum_.zero_();
-    correct_sum_.zero_();
+    row_values_.clear();
     return result;
+}
+
+std::vector<std::string> DrafterRank::piece_names() const {
+    std::vector<std::string> names;
+    for (const AdamW::Piece& piece : optimizer_->pieces()) {
+        names.push_back(drafter_->weights().specs()[static_cast<std::size_t>(piece.weight)].name);
+    }
+    return names;
 }
 
 DrafterRank::Prediction DrafterRank::predict(const data::PackedRow& row, FeatureSlot& slot) {
@@ -103,8 +144,10 @@ OptimizerState DrafterRank::optimizer_state() {
     const auto copy = [](const at::Tensor& tensor) {
         return tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
     };
-    return {
-        copy(optimizer_->master()), copy(optimizer_->exp_avg()), copy(optimizer_->exp_avg_sq())};
+    return {copy(optimizer_->master()),
+            copy(optimizer_->exp_avg()),
+            copy(optimizer_->exp_avg_sq()),
+            optimizer_->steps()};
 }
 
 }  // namespace dflash::train

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <c10/core/GradMode.h>
-#include <cmath>
-#include <vector>
 
 namespace dflash::train {
 namespace {
@@ -15,21 +13,10 @@ constexpr double kClipEpsilon = 1e-6;  // of torch.nn.utils.clip_grad_norm_
 
 }  // namespace
 
-std::int64_t AdamW::chunk_elements(at::Device device) {
-    // On the CPU a chunk of each of the four buffers stays in the second-level cache; on a GPU a
-    // chunk must be large against the time of a launch.
+std::int64_t AdamW::max_piece(at::Device device) {
+    // On a GPU lists of tensors are worked on together, so small pieces would cost nothing but
+    // descriptors; on the CPU a piece in fp64 stays in the second-level cache.
     return device.is_cuda() ? std::int64_t{1} << 24 : std::int64_t{1} << 16;
-}
-
-at::Tensor norm_fp64(const at::Tensor& flat) {
-    const c10::NoGradGuard no_grad;
-    const std::int64_t chunk = AdamW::chunk_elements(flat.device());
-    at::Tensor sum = at::zeros({}, flat.options().dtype(at::kDouble));
-    for (std::int64_t begin = 0; begin < flat.numel(); begin += chunk) {
-        const std::int64_t count = std::min(chunk, flat.numel() - begin);
-        sum.add_(flat.narrow(0, begin, count).to(at::kDouble).square_().sum());
-    }
-    return sum.sqrt_();
 }
 
 AdamW::AdamW(model::DraftWeights& weights, const AdamWOptions& options)
@@ -40,6 +27,17 @@ AdamW::AdamW(model::DraftWeights& weights, const AdamWOptions& options)
     master_ = compute.scalar_type() == at::kFloat ? compute : compute.to(at::kFloat);
     exp_avg_ = at::zeros({compute.numel()}, fp32);
     exp_avg_sq_ = at::zeros({compute.numel()}, fp32);
+    steps_ = at::zeros({}, fp32);
+    std::int64_t offset = 0;
+    for (std::int64_t i = 0; i < narrow<std::int64_t>(weights.specs().size()); ++i) {
+        const std::int64_t end =
+            offset + weights.specs()[static_cast<std::size_t>(i)].num_elements();
+        while (offset < end) {
+            const std::int64_t count = std::min(max_piece(compute.device()), end - offset);
+            pieces_.push_back({.weight = i, .begin = offset, .count = count});
+            offset += count;
+        }
+    }
 }
 
 void AdamW::set_master(const at::Tensor& flat_fp32) {
@@ -47,10 +45,7 @@ void AdamW::set_master(const at::Tensor& flat_fp32) {
     tensor::expect_shape(flat_fp32, {master_.numel()}, "master weights");
     tensor::expect_dtype(flat_fp32, at::kFloat, "master weights");
     master_.copy_(flat_fp32);
-    const std::int64_t chunk = chunk_elements(master_.device());
-    for (std::int64_t begin = 0; begin < master_.numel(); begin += chunk) {
-        round_to_compute(begin, std::min(chunk, master_.numel() - begin));
-    }
+    round_to_compute();
 }
 
 void AdamW::set_moments(const at::Tensor& exp_avg,
@@ -61,45 +56,66 @@ void AdamW::set_moments(const at::Tensor& exp_avg,
     tensor::expect_shape(exp_avg_sq, {master_.numel()}, "second moments");
     exp_avg_.copy_(exp_avg);
     exp_avg_sq_.copy_(exp_avg_sq);
-    steps_ = steps;
+    steps_.fill_(steps);
 }
 
-at::Tensor AdamW::step(const at::Tensor& sums, double scale, double learning_rate) {
+GradientNorms AdamW::step(const at::Tensor& sums, double scale, double learning_rate) {
     const c10::NoGradGuard no_grad;
     tensor::expect_shape(sums, {master_.numel()}, "gradient sums");
-    ++steps_;
-    const at::Tensor norm = norm_fp64(sums).mul_(scale);
-    at::Tensor factor = at::full({}, scale, norm.options());
-    if (options_.clip > 0) {
-        factor.mul_(norm.add(kClipEpsilon).reciprocal_().mul_(options_.clip).clamp_max_(1.0));
-    }
-    factor = factor.to(at::kFloat);
+    tensor::expect_dtype(sums, at::kFloat, "gradient sums");
+    const std::vector<at::Tensor> gradients = pieces_of(sums);
+    GradientNorms norms;
+    // Squares of fp32 numbers cannot overflow in fp64, so a norm is finite if and only if all its
+    // elements are. On a GPU this is one launch for many pieces, in a fixed order and without
+    // temporaries.
+    norms.pieces_N = at::stack(at::_foreach_norm(gradients, 2, at::kDouble));
+    norms.norm = at::linalg_vector_norm(norms.pieces_N).mul_(scale);
 
-    const double correction1 = 1 - std::pow(options_.beta1, static_cast<double>(steps_));
-    const double correction2 = 1 - std::pow(options_.beta2, static_cast<double>(steps_));
-    const double step_size = learning_rate / correction1;
-    const std::int64_t chunk = chunk_elements(master_.device());
-    for (std::int64_t begin = 0; begin < master_.numel(); begin += chunk) {
-        const std::int64_t count = std::min(chunk, master_.numel() - begin);
-        const at::Tensor gradient = sums.narrow(0, begin, count).mul(factor);
-        at::Tensor weight = master_.narrow(0, begin, count);
-        at::Tensor first = exp_avg_.narrow(0, begin, count);
-        at::Tensor second = exp_avg_sq_.narrow(0, begin, count);
-        weight.mul_(1 - learning_rate * options_.weight_decay);
-        first.lerp_(gradient, 1 - options_.beta1);
-        second.mul_(options_.beta2).addcmul_(gradient, gradient, 1 - options_.beta2);
-        at::Tensor denominator = second.sqrt();
-        denominator.div_(std::sqrt(correction2)).add_(options_.eps);
-        weight.addcdiv_(first, denominator, -step_size);
-        round_to_compute(begin, count);
+    // x - x is 0 for every finite x and NaN for the others.
+    const at::Tensor skip = norms.norm.sub(norms.norm).ne_(0).to(at::kFloat);
+    steps_.add_(1).sub_(skip);
+    // The update divides gradients by a scalar: here Z max(1, (|g| + eps) / clip).
+    const double divisor = scale > 0 ? 1 / scale : 1;
+    at::Tensor divide_by = at::full({}, divisor, norms.norm.options());
+    if (options_.clip > 0) {
+        divide_by = norms.norm.add(kClipEpsilon).div_(options_.clip).clamp_min_(1.0).mul_(divisor);
     }
-    return norm;
+    at::_fused_adamw_(pieces_of(master_),
+                      gradients,
+                      pieces_of(exp_avg_),
+                      pieces_of(exp_avg_sq_),
+                      /*max_exp_avg_sqs=*/{},
+                      std::vector<at::Tensor>(pieces_.size(), steps_),
+                      learning_rate,
+                      options_.beta1,
+                      options_.beta2,
+                      options_.weight_decay,
+                      options_.eps,
+                      /*amsgrad=*/false,
+                      /*maximize=*/false,
+                      /*grad_scale=*/divide_by.to(at::kFloat),
+                      /*found_inf=*/skip);
+    round_to_compute();
+    return norms;
 }
 
-void AdamW::round_to_compute(std::int64_t begin, std::int64_t count) {
+std::int64_t AdamW::steps() const {
+    return static_cast<std::int64_t>(steps_.item<float>());
+}
+
+std::vector<at::Tensor> AdamW::pieces_of(const at::Tensor& flat) const {
+    std::vector<at::Tensor> views;
+    views.reserve(pieces_.size());
+    for (const Piece& piece : pieces_) {
+        views.push_back(flat.narrow(0, piece.begin, piece.count));
+    }
+    return views;
+}
+
+void AdamW::round_to_compute() {
     const at::Tensor compute = weights_.compute_flat();
     if (!compute.is_alias_of(master_)) {
-        compute.narrow(0, begin, count).copy_(master_.narrow(0, begin, count));
+        compute.copy_(master_);
     }
 }
 

@@ -61,15 +61,12 @@ Rates rates_between(const std::optional<Moment>& before, const Moment& now) {
 }
 
 /// `before_training`: nothing but the weights can be the reason.
-void require_finite(double value,
-                    const char* what,
-                    const Progress& progress,
-                    bool before_training) {
-    if (!std::isfinite(value)) {
+void require_finite_evaluation(double loss, const Progress& progress, bool before_training) {
+    if (!std::isfinite(loss)) {
         throw Error(
             ErrorKind::Numeric,
             {.what = fmt::format(
-                 "{} at step {}: got {}, expected a finite number", what, progress.step, value),
+                 "held-out loss at step {}: got {}, expected a finite number", progress.step, loss),
              .where = {},
              .cause = {},
              .hint = before_training
@@ -77,6 +74,12 @@ void require_finite(double value,
                            "--init if it is given"
                          : "Start a new run with a lower train.lr or a smaller train.clip, "
                            "from the last saved drafter with --init RUN/latest/draft"});
+    }
+}
+
+void tell(const std::optional<Notice>& notice) {
+    if (notice) {
+        log_line(notice->warning ? LogLevel::Warning : LogLevel::Info, notice->text);
     }
 }
 
@@ -96,10 +99,14 @@ std::string shell_word(const std::string& path) {
 
 }  // namespace
 
-RunReport::RunReport(const std::string& folder, std::int64_t resumed_step, const Settings& settings)
+RunReport::RunReport(const std::string& folder,
+                     std::int64_t resumed_step,
+                     const Settings& settings,
+                     NumericPolicy numeric_policy)
     : metrics_(folder + "/metrics.jsonl", resumed_step),
       tensorboard_(folder, resumed_step),
-      settings_(settings) {}
+      settings_(settings),
+      numeric_policy_(std::move(numeric_policy)) {}
 
 void RunReport::step(const Progress& progress,
                      const StepReport& step,
@@ -120,6 +127,7 @@ void RunReport::step(const Progress& progress,
                           {"accuracy", io::Json::number(step.accuracy)},
                           {"lr", io::Json::number(learning_rate)},
                           {"grad_norm", io::Json::number(step.gradient_norm)},
+                          {"skipped", io::Json::boolean(step.non_finite.has_value())},
                           {"seconds", io::Json::number(progress.trained_s)},
                           {"drafter_tokens_per_s", io::Json::number(rates.drafter_tokens_per_s)},
                           {"target_tokens_per_s", io::Json::number(rates.target_tokens_per_s)},
@@ -132,11 +140,14 @@ void RunReport::step(const Progress& progress,
                       {"train/accuracy", step.accuracy},
                       {"train/lr", learning_rate},
                       {"train/grad_norm", step.gradient_norm},
+                      {"train/skipped", step.non_finite ? 1.0 : 0.0},
                       {"speed/drafter_tokens_per_s", rates.drafter_tokens_per_s},
                       {"speed/target_tokens_per_s", rates.target_tokens_per_s},
                       {"speed/drafter_waited", rates.drafter_waited},
                       {"speed/target_waited", rates.target_waited}});
-    loss_curve_.emplace_back(static_cast<double>(progress.step), step.loss);
+    if (!step.non_finite) {
+        loss_curve_.emplace_back(static_cast<double>(progress.step), step.loss);
+    }
     last_step_ = now;
 
     const auto time = std::chrono::steady_clock::now();
@@ -165,9 +176,16 @@ void RunReport::step(const Progress& progress,
             100 * since_line.target_waited,
             format_seconds(left_s));
     }
-    const bool first = progress.step == 1;
-    require_finite(step.loss, "loss", progress, first);
-    require_finite(step.gradient_norm, "gradient norm", progress, first);
+    if (const auto warning = numeric_policy_.take(progress.step, step.non_finite)) {
+        log_warning("{}", *warning);
+    } else {
+        tell(loss_watch_.take(progress.step, step.loss));
+    }
+    tell(speed_watch_.take({.at_s = progress.trained_s,
+                            .tokens = progress.tokens,
+                            .drafter_waited_s = pipeline.step_waited_s,
+                            .target_waited_s = pipeline.target_waited_s,
+                            .data_waited_s = pipeline.data_waited_s}));
 }
 
 void RunReport::evaluation(const Progress& progress, const EvalResult& result) {
@@ -190,6 +208,7 @@ void RunReport::evaluation(const Progress& progress, const EvalResult& result) {
                       {"eval/accuracy_slot_1", result.accuracy_by_slot.front()},
                       {"eval/acceptance_length", result.acceptance_length}});
     evaluations_.emplace_back(progress.step, result);
+    speed_watch_.pause();
     log_info(
         "held out at step {}: loss {:.4f}, slot 1 right {:.1f} % (bigram table {:.1f} %), expected "
         "acceptance length {:.3f} "
@@ -202,11 +221,12 @@ void RunReport::evaluation(const Progress& progress, const EvalResult& result) {
         result.bigram_acceptance_length,
         format_count(result.blocks),
         format_seconds(result.seconds));
-    require_finite(result.loss, "held-out loss", progress, progress.step == 0);
+    require_finite_evaluation(result.loss, progress, progress.step == 0);
 }
 
 void RunReport::saved(const Progress& progress, const std::string& folder) {
     log_info("saved step {} in {}", progress.step, folder);
+    speed_watch_.pause();
 }
 
 void RunReport::summary(const Progress& progress, const std::string& folder) {
@@ -244,6 +264,10 @@ void RunReport::summary(const Progress& progress, const std::string& folder) {
              format_count(progress.step),
              format_count(progress.tokens),
              format_seconds(progress.trained_s));
+    if (numeric_policy_.skipped() > 0) {
+        log_warning("{} of them were skipped: a loss or a gradient was not finite",
+                    format_count(numeric_policy_.skipped()));
+    }
     log_info("drafter   {}/latest/draft (config.json, model.safetensors: loads in SGLang and vLLM)",
              folder);
     log_info("metrics   {}/metrics.jsonl; tensorboard --logdir {}", folder, shell_word(folder));

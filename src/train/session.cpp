@@ -232,7 +232,7 @@ void Session::set_weights() {
     for (const auto& rank : ranks_) {
         rank->worker().call([&] {
             if (checkpoint_) {
-                rank->set_state(checkpoint_->optimizer, checkpoint_->progress.step);
+                rank->set_state(checkpoint_->optimizer);
             } else {
                 rank->set_weights(flat_fp32);
             }
@@ -358,7 +358,14 @@ int train(TrainRequest request, StopSignals& signals) {
              folder,
              resuming ? fmt::format(", resumed at step {}", checkpoint->progress.step) : "");
 
-    RunReport report(folder, checkpoint ? checkpoint->progress.step : 0, request.settings);
+    NumericPolicy numeric_policy(
+        folder,
+        [&data = *run.training](SampleId id) { return data.place_of(id); },
+        checkpoint ? checkpoint->progress.step - checkpoint->optimizer.steps : 0);
+    RunReport report(folder,
+                     checkpoint ? checkpoint->progress.step : 0,
+                     request.settings,
+                     std::move(numeric_policy));
     Session session(std::move(run), request, std::move(checkpoint));
     const Progress progress = session.train(folder, report, signals);
     report.summary(progress, folder);

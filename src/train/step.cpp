@@ -2,6 +2,8 @@
 #include <dflash/core/check.hpp>
 #include <dflash/train/step.hpp>
 
+#include <cmath>
+#include <string>
 #include <utility>
 
 namespace dflash::train {
@@ -26,6 +28,10 @@ void Step::add(pipeline::RowLease row) {
     counts_.tokens += row.row()->num_tokens();
     counts_.labels += static_cast<std::int64_t>(row.row()->blocks.labels.size());
     weight_sum_ += row.row()->blocks.weight_sum;
+    std::vector<SampleId>& samples = row_samples_.emplace_back();
+    for (const data::Document& document : row.row()->documents) {
+        samples.push_back(document.id);
+    }
 
     DrafterRank& drafter = *ranks_[rank];
     FeatureSlot& slot = slots_[static_cast<std::size_t>(row.slot())];
@@ -40,6 +46,7 @@ void Step::add(pipeline::RowLease row) {
 PendingStep Step::finish(double learning_rate) {
     PendingStep pending;
     pending.counts_ = std::exchange(counts_, StepReport{});
+    pending.row_samples_ = std::exchange(row_samples_, {});
     pending.weight_sum_ = std::exchange(weight_sum_, 0.0);
     for (const auto& rank : ranks_) {
         // Not a packaged_task: an exception has to reach the run's first error at once, since the
@@ -59,22 +66,55 @@ StepReport PendingStep::wait() {
     StepReport report = counts_;
     double correct = 0;
     double loss_sum = 0;
+    std::vector<StepValues> values(results_.size());
     for (std::size_t rank = 0; rank < results_.size(); ++rank) {
         // The tensors are read on the drafter's own worker, where the device is current.
         gpu::Worker& worker = ranks_[rank]->worker();
         std::future<StepResult>& future = results_[rank];
         worker.call([&] {
             const StepResult result = future.get();
-            result.arrived.synchronize();
-            const double* values = result.values.data_ptr<double>();
-            loss_sum += values[0];
-            correct += values[1];
-            report.gradient_norm = values[2];
+            values[rank] = result.read();
         });
+        double rank_loss = 0;
+        for (const RowValues& row : values[rank].rows) {
+            rank_loss += row.loss;
+            correct += row.correct;
+        }
+        loss_sum += rank_loss;
     }
+    report.gradient_norm = values.front().norm;
+    report.non_finite = why_skipped(values);
     report.loss = weight_sum_ > 0 ? loss_sum / weight_sum_ : 0;
     report.accuracy = report.labels > 0 ? correct / static_cast<double>(report.labels) : 0;
     return report;
+}
+
+std::optional<NonFinite> PendingStep::why_skipped(const std::vector<StepValues>& values) const {
+    const bool skipped = !std::isfinite(values.front().norm);
+    for (const StepValues& of_rank : values) {
+        DFLASH_CHECK(std::isfinite(of_rank.norm) != skipped,
+                     "a step was taken by some drafters and skipped by others");
+    }
+    if (!skipped) {
+        return std::nullopt;
+    }
+    std::vector<RowEvidence> rows;
+    for (std::size_t j = 0; j < row_samples_.size(); ++j) {
+        const std::size_t drafter = j % values.size();
+        const RowValues& row = values[drafter].rows.at(j / values.size());
+        rows.push_back({.samples = row_samples_[j],
+                        .loss = row.loss,
+                        .largest_feature = row.largest_feature,
+                        .gradient_so_far = row.gradient_probe,
+                        .drafter = static_cast<std::int64_t>(drafter)});
+    }
+    const std::vector<double>& norms = values.front().piece_norms;
+    const std::vector<std::string> names = ranks_.front()->piece_names();
+    std::vector<GradientEvidence> gradients;
+    for (std::size_t i = 0; i < norms.size(); ++i) {
+        gradients.push_back({names[i], norms[i]});
+    }
+    return find_non_finite(rows, gradients);
 }
 
 }  // namespace dflash::train

@@ -223,6 +223,30 @@ TEST_SUITE("cli.bad_input") {
         expect(at, at.run({"--set", "data.row_anchors=1000000"}), 2, {"does not fit", "GiB"});
     }
 
+    TEST_CASE("a learning rate with which the drafter diverges") {
+        const Playground at;
+        const Outcome outcome = at.run({"--set", "train.max_steps=40", "--lr", "1e30"});
+        CAPTURE(outcome.output);
+        CHECK(outcome.code == 5);
+        for (const char* part : {"is skipped, nothing is changed by it",
+                                 "kind        numeric (exit code 5)",
+                                 "what        3 steps in a row were skipped",
+                                 "where       samples ",
+                                 "data.jsonl:",
+                                 "cause       the drafter diverged",
+                                 "lower train.lr"}) {
+            CAPTURE(part);
+            CHECK(outcome.output.find(part) != std::string::npos);
+        }
+        CHECK_FALSE(fs::exists(at.path("run") + "/latest"));
+        std::istringstream metrics(at.read("run/metrics.jsonl"));
+        int skipped = 0;
+        for (std::string line; std::getline(metrics, line);) {
+            skipped += line.find("\"skipped\":true") == std::string::npos ? 0 : 1;
+        }
+        CHECK(skipped == 3);
+    }
+
     TEST_CASE("a resume from something that is no run") {
         const Playground at;
         const Outcome outcome = at.run({"--resume", at.path("target")});

@@ -113,9 +113,11 @@ void check_trace(const std::string& case_folder, const Options& options, Verdict
         drafter->weights().gradient_flat().zero_();
         const model::RowSums sums = drafter->forward_backward(row, features_KTH);
         const double weight_sum = row.blocks.weight_sum;
-        const at::Tensor norm = optimizer.step(drafter->weights().gradient_flat(),
-                                               1.0 / weight_sum,
-                                               steps[i].require_number("lr", c.folder));
+        const at::Tensor norm = optimizer
+                                    .step(drafter->weights().gradient_flat(),
+                                          1.0 / weight_sum,
+                                          steps[i].require_number("lr", c.folder))
+                                    .norm;
         const std::string where = fmt::format("step {}", i);
         worst_loss.add(relative(sums.loss.item<double>() / weight_sum,
                                 steps[i].require_number("loss", c.folder)),

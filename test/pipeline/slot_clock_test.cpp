@@ -14,6 +14,12 @@ double waited_during_20_ms(const SlotClock& clock) {
     return clock.target_waited_s() - before;
 }
 
+double starved_during_20_ms(const SlotClock& clock) {
+    const double before = clock.data_waited_s();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return clock.data_waited_s() - before;
+}
+
 }  // namespace
 
 TEST_SUITE("pipeline.slot_clock") {
@@ -38,6 +44,24 @@ TEST_SUITE("pipeline.slot_clock") {
         clock.slot_returned();
         clock.row_given_slot();
         CHECK(waited_during_20_ms(clock) == 0);  // no row waits
+    }
+
+    TEST_CASE("counts idle replicas that could have a slot, but no row") {
+        SlotClock clock(/*num_slots=*/3, /*num_replicas=*/2);
+        CHECK(starved_during_20_ms(clock) >= 0.0199);  // nothing is packed, all is idle
+        clock.row_packed();
+        clock.row_given_slot();
+        CHECK(starved_during_20_ms(clock) == doctest::Approx(0.01).epsilon(0.9));  // one of two
+        clock.row_packed();
+        CHECK(starved_during_20_ms(clock) == 0);  // the other one is about to have a row
+        clock.row_given_slot();
+        CHECK(starved_during_20_ms(clock) == 0);  // both are at work
+        clock.target_finished();
+        clock.target_finished();
+        clock.row_packed();
+        clock.row_given_slot();
+        clock.target_finished();
+        CHECK(starved_during_20_ms(clock) == 0);  // idle, but for want of a slot
     }
 }
 

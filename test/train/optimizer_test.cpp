@@ -6,16 +6,18 @@
 
 #include <cmath>
 #include <doctest/doctest.h>
+#include <iterator>
+#include <limits>
 #include <vector>
 
 namespace dflash::train {
 namespace {
 
-/// More than two chunks of the CPU, and not a whole number of them.
+/// The MLP's weights have more than two pieces of the CPU, and not a whole number of them.
 model::DraftConfig config() {
     model::DraftConfig result;
     result.hidden_size = 96;
-    result.intermediate_size = 411;
+    result.intermediate_size = 1411;
     result.num_heads = 3;
     result.num_kv_heads = 1;
     result.head_dim = 32;
@@ -47,20 +49,23 @@ at::Tensor gradient(std::int64_t numel, int step) {
 }
 
 TEST_SUITE("train.optimizer") {
-    TEST_CASE("is AdamW with decay on all weights, scaling and clipping, in every chunk") {
+    TEST_CASE("is AdamW with decay on all weights, scaling and clipping, in every piece") {
         for (const double clip : {0.0, 1.0, 1e9}) {
             CAPTURE(clip);
             model::DraftWeights weights(config(), at::kCPU, at::kFloat);
             const std::int64_t P = weights.numel();
-            REQUIRE(P > 2 * AdamW::chunk_elements(at::kCPU));
-            REQUIRE(P % AdamW::chunk_elements(at::kCPU) != 0);
             const AdamWOptions options{
                 .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = clip};
             AdamW optimizer(weights, options);
             at::manual_seed(1);
             const at::Tensor start = at::randn({P});
             optimizer.set_master(start);
-            std::vector<std::int64_t> watched{0, 1, P / 2, P - 1, 65535, 65536};
+            std::vector<std::int64_t> watched{1, P / 2};
+            for (const AdamW::Piece& piece : optimizer.pieces()) {
+                watched.push_back(piece.begin);
+                watched.push_back(piece.begin + piece.count - 1);
+            }
+            REQUIRE(std::ssize(optimizer.pieces()) > std::ssize(weights.specs()) + 3);
             std::vector<Scalar> expected;
             for (const std::int64_t i : watched) {
                 expected.push_back({start[i].item<double>()});
@@ -71,7 +76,8 @@ TEST_SUITE("train.optimizer") {
                 const double norm =
                     scale * std::sqrt(sums.to(at::kDouble).square().sum().item<double>());
                 const double lr = 0.01 * t;
-                const at::Tensor got = optimizer.step(sums, scale, lr);
+                const GradientNorms norms = optimizer.step(sums.clone(), scale, lr);
+                const at::Tensor got = norms.norm;
                 CHECK((got.scalar_type() == at::kDouble));
                 CHECK(got.item<double>() == doctest::Approx(norm).epsilon(1e-12));
                 const double factor =
@@ -142,18 +148,84 @@ TEST_SUITE("train.optimizer") {
         AdamW optimizer(weights, {});
         const at::Tensor start = at::ones({weights.numel()});
         optimizer.set_master(start);
-        const at::Tensor norm = optimizer.step(at::zeros({weights.numel()}), 1.0, 0.1);
-        CHECK(norm.item<double>() == 0);
+        for (const double scale : {1.0, 0.0}) {  // 0: a step without labels
+            CHECK(optimizer.step(at::zeros({weights.numel()}), scale, 0.1).norm.item<double>() ==
+                  0);
+        }
         CHECK(weights.compute_flat().equal(start));
     }
 
-    TEST_CASE("a gradient that is not finite shows in the norm") {
+    TEST_CASE("a gradient that is not finite changes nothing, and later steps do not see it") {
+        for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+            CAPTURE(at::toString(dtype));
+            model::DraftWeights undisturbed_weights(config(), at::kCPU, dtype);
+            model::DraftWeights weights(config(), at::kCPU, dtype);
+            const AdamWOptions options{.weight_decay = 0.1};
+            AdamW undisturbed(undisturbed_weights, options);
+            AdamW optimizer(weights, options);
+            const std::int64_t P = weights.numel();
+            at::manual_seed(4);
+            const at::Tensor start = at::randn({P});
+            undisturbed.set_master(start);
+            optimizer.set_master(start);
+            int t = 0;
+            for (const float bad : {NAN, INFINITY, -INFINITY}) {
+                for (const AdamW::Piece& piece : optimizer.pieces()) {
+                    if (piece.weight % 3 == 0) {
+                        ++t;
+                        undisturbed.step(gradient(P, t), 0.5, 1e-2);
+                        optimizer.step(gradient(P, t), 0.5, 1e-2);
+                    }
+                    const at::Tensor sums = gradient(P, t + 1000);
+                    sums[piece.begin + piece.count / 2] = bad;
+                    const GradientNorms norms = optimizer.step(sums, 0.5, 1e-2);
+                    CHECK_FALSE(std::isfinite(norms.norm.item<double>()));
+                    CHECK(at::isfinite(norms.pieces_N).logical_not().sum().item<int>() == 1);
+                    CHECK(optimizer.steps() == t);
+                    CHECK(weights.compute_flat().equal(undisturbed_weights.compute_flat()));
+                    CHECK(optimizer.master().equal(undisturbed.master()));
+                    CHECK(optimizer.exp_avg().equal(undisturbed.exp_avg()));
+                    CHECK(optimizer.exp_avg_sq().equal(undisturbed.exp_avg_sq()));
+                }
+            }
+            CHECK(undisturbed.steps() == t);
+        }
+    }
+
+    TEST_CASE("the largest finite gradient is no reason to skip") {
         model::DraftWeights weights(config(), at::kCPU, at::kFloat);
         AdamW optimizer(weights, {});
         optimizer.set_master(at::ones({weights.numel()}));
-        const at::Tensor sums = at::zeros({weights.numel()});
-        sums[70000] = NAN;
-        CHECK(std::isnan(optimizer.step(sums, 1.0, 0.1).item<double>()));
+        const float largest = std::numeric_limits<float>::max();
+        const GradientNorms norms = optimizer.step(at::full({weights.numel()}, largest), 1.0, 0.1);
+        CHECK(std::isfinite(norms.norm.item<double>()));
+        CHECK(optimizer.steps() == 1);
+        CHECK(at::isfinite(weights.compute_flat()).all().item<bool>());
+    }
+
+    TEST_CASE("norms of pieces are those of their weights") {
+        model::DraftWeights weights(config(), at::kCPU, at::kFloat);
+        AdamW optimizer(weights, {});
+        optimizer.set_master(at::ones({weights.numel()}));
+        const at::Tensor sums = gradient(weights.numel(), 1);
+        std::vector<double> squares(weights.specs().size(), 0.0);
+        const GradientNorms norms = optimizer.step(sums.clone(), 1.0, 0.1);
+        for (std::size_t i = 0; i < optimizer.pieces().size(); ++i) {
+            const double norm = norms.pieces_N[static_cast<std::int64_t>(i)].item<double>();
+            squares[static_cast<std::size_t>(optimizer.pieces()[i].weight)] += norm * norm;
+        }
+        for (std::size_t i = 0; i < squares.size(); ++i) {
+            CAPTURE(weights.specs()[i].name);
+            const at::Tensor own = weights.view_in(sums, static_cast<std::int64_t>(i));
+            CHECK(
+                squares[i] ==
+                doctest::Approx(own.to(at::kDouble).square().sum().item<double>()).epsilon(1e-12));
+        }
+    }
+
+    TEST_CASE("gradients of another size are refused") {
+        model::DraftWeights weights(config(), at::kCPU, at::kFloat);
+        AdamW optimizer(weights, {});
         CHECK_THROWS_AS(optimizer.step(at::zeros({5}), 1.0, 0.1), Error);
     }
 

@@ -30,6 +30,9 @@ struct PipelineStats {
     /// Rows were packed, no slot was free and the target stood idle: the drafter side was slower.
     /// With N replicas one idle replica counts as 1/N.
     double target_waited_s = 0;
+    /// A slot was free, no row was packed and the target stood idle: the data side was slower.
+    /// Replicas count as above.
+    double data_waited_s = 0;
     std::int64_t rows_delivered = 0;
     /// Of rows that the target has handed on.
     std::int64_t tokens_captured = 0;

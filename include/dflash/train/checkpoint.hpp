@@ -15,11 +15,12 @@
 
 namespace dflash::train {
 
-/// Optimizer tensors on the host: flat fp32 in the layout of the weights' specs.
+/// The optimizer on the host: flat fp32 tensors in the layout of the weights' specs.
 struct OptimizerState {
-    at::Tensor master;      // [P]
-    at::Tensor exp_avg;     // [P]
-    at::Tensor exp_avg_sq;  // [P]
+    at::Tensor master;       // [P]
+    at::Tensor exp_avg;      // [P]
+    at::Tensor exp_avg_sq;   // [P]
+    std::int64_t steps = 0;  ///< that the moments have seen: those of the run less skipped ones
 };
 
 /// What must be equal for a run to be continued, by name: settings that change the maths, the

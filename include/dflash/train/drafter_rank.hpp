@@ -13,16 +13,39 @@
 #include <ATen/ATen.h>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace dflash::train {
 
-/// Results of a step as one drafter has them, on their way to the host.
-struct StepResult {
-    at::Tensor values;  ///< host fp64 [3], page-locked for a GPU: loss sum and right labels of this
-                        ///< drafter's rows, and the norm of the whole step's normalised gradient
-                        ///< before clipping, the same on all drafters
-    gpu::Signal arrived;  ///< recorded behind the copy into `values`
+/// What one row of a step left behind.
+struct RowValues {
+    double loss = 0;             ///< sum of w m CE
+    double correct = 0;          ///< right labels
+    double largest_feature = 0;  ///< largest magnitude in its features; NaN if any is
+    double gradient_probe = 0;   ///< sum of hidden_norm's gradient over this drafter's rows of the
+                                 ///< step up to this one: nearly every backward path ends there
+};
+
+/// A step as one drafter knows it; host values.
+struct StepValues {
+    double norm = 0;  ///< of the whole step's normalised gradient before clipping, the same on all
+                      ///< drafters. Not finite: the step was skipped, by all of them
+    std::vector<RowValues> rows;      ///< this drafter's, in order
+    std::vector<double> piece_norms;  ///< of the reduced gradient sums, by AdamW::pieces()
+};
+
+/// They are on their way to the host.
+class StepResult {
+  public:
+    /// Waits for the device; on the drafter's worker, like the destructor.
+    StepValues read() const;
+
+  private:
+    friend class DrafterRank;
+    at::Tensor values_;    // host fp64, page-locked for a GPU: norm, rows x RowValues, piece norms
+    gpu::Signal arrived_;  // recorded behind the copy into values_
+    std::int64_t num_rows_ = 0;
 };
 
 /// All members but the constructor run on the worker.
@@ -41,7 +64,7 @@ class DrafterRank {
     void set_weights(const at::Tensor& flat_fp32);
 
     /// Continues from saved optimizer state.
-    void set_state(const OptimizerState& state, std::int64_t steps);
+    void set_state(const OptimizerState& state);
 
     /// A whole step with that row in every part but the result: weights, moments and sums are
     /// undefined afterwards. Makes libraries load and allocate what steps of that size need. All
@@ -62,8 +85,13 @@ class DrafterRank {
     void add_row(const data::PackedRow& row, FeatureSlot& slot);
 
     /// Reduces the gradient sums over all drafters, takes the optimizer's step with gradients /
-    /// weight_sum, and starts the next step's sums. Waits for the other drafters.
+    /// weight_sum, and starts the next step's sums. Waits for the other drafters. If a loss or the
+    /// gradient of any drafter is not finite, all of them skip the step: what they hold stays as
+    /// it is, bit for bit.
     StepResult finish_step(double learning_rate, double weight_sum);
+
+    /// Names of the weights that StepValues::piece_norms belong to.
+    std::vector<std::string> piece_names() const;
 
     struct Prediction {
         std::vector<TokenId> argmax;  ///< of every head row
@@ -86,8 +114,9 @@ class DrafterRank {
     comm::ProcessGroup& group_;
     std::unique_ptr<model::Drafter> drafter_;
     std::unique_ptr<AdamW> optimizer_;
-    at::Tensor loss_sum_;  // fp64 scalar on the device: sum of w m CE over this step's rows so far
-    at::Tensor correct_sum_;  // int64 scalar on the device
+    std::int64_t probe_weight_ = 0;       // index of hidden_norm
+    std::vector<at::Tensor> row_values_;  // fp64 [4] on the device, in the order of RowValues: of
+                                          // this step's rows so far
 };
 
 }  // namespace dflash::train

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW over the flat buffers of the drafter's weights, with fp32 master weights. Works in chunks,
-// so that no temporary is as large as the parameters, and in a fixed order, so that the same
-// gradients give the same bits.
+// AdamW over the flat buffers of the drafter's weights, with fp32 master weights. A step whose
+// gradient is not finite changes nothing; that is decided on the device.
 //
-// P parameters.
+// P parameters, in N pieces of a weight each.
 #pragma once
 
 #include <dflash/model/drafter.hpp>
 
 #include <ATen/ATen.h>
 #include <cstdint>
+#include <vector>
 
 namespace dflash::train {
 
@@ -21,8 +21,14 @@ struct AdamWOptions {
     double clip = 1.0;        ///< largest norm of the normalised gradient; 0: no clipping
 };
 
-/// Order of operations of torch.optim.AdamW (2.11, foreach=False, capturable=False), fp32.
-/// Not thread-safe: used by the drafter's worker only. Asynchronous on the current stream.
+/// What a step found in its gradient; device tensors.
+struct GradientNorms {
+    at::Tensor norm;      ///< fp64 scalar: norm of the normalised gradient before clipping
+    at::Tensor pieces_N;  ///< fp64 [N]: norms of the sums of the pieces, in the order of pieces()
+};
+
+/// The update of torch.optim.AdamW with fused=True (2.11), fp32. The same gradients give the same
+/// bits. Not thread-safe: used by the drafter's worker only. Asynchronous on the current stream.
 class AdamW {
   public:
     /// Moments zero, step 0. `weights` must outlive this. Master weights are the compute weights
@@ -36,10 +42,12 @@ class AdamW {
     void set_moments(const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq, std::int64_t steps);
 
     /// One step with the gradient g = scale x sums, where `sums` is [P] fp32 (usually
-    /// weights.gradient_flat(), reduced over drafters) and scale is 1 / Z. g is multiplied by
-    /// min(1, clip / (|g| + 1e-6)). Returns |g| before that, an fp64 scalar on the device; a norm
-    /// that is not finite makes all weights so, and the caller has to end the run.
-    at::Tensor step(const at::Tensor& sums, double scale, double learning_rate);
+    /// weights.gradient_flat(), reduced over drafters) and scale is 1 / Z, or 0 for sums that are
+    /// zeros. g is multiplied by min(1, clip / (|g| + 1e-6)). Uses `sums` up.
+    ///
+    /// If |g| is not finite, which it is not if any element of `sums` is not, then weights, moments
+    /// and steps() stay as they are, bit for bit.
+    GradientNorms step(const at::Tensor& sums, double scale, double learning_rate);
 
     at::Tensor master() const { return master_; }  // [P] fp32
 
@@ -47,26 +55,35 @@ class AdamW {
 
     at::Tensor exp_avg_sq() const { return exp_avg_sq_; }  // [P] fp32
 
-    std::int64_t steps() const { return steps_; }
+    /// Steps that were taken; skipped ones do not count. Waits for the device.
+    std::int64_t steps() const;
 
     const AdamWOptions& options() const { return options_; }
 
-    /// Elements of the largest temporary: sums over chunks are fp64, so 8 bytes each.
-    static std::int64_t chunk_elements(at::Device device);
+    /// A run of elements of one weight.
+    struct Piece {
+        std::int64_t weight;  ///< index into the specs of the weights
+        std::int64_t begin;   ///< first element in the flat buffers
+        std::int64_t count;
+    };
+
+    const std::vector<Piece>& pieces() const { return pieces_; }
+
+    /// Most elements of a piece. A piece of gradients is converted to fp64 on the CPU, so this
+    /// bounds the largest temporary.
+    static std::int64_t max_piece(at::Device device);
 
   private:
-    void round_to_compute(std::int64_t begin, std::int64_t count);
+    std::vector<at::Tensor> pieces_of(const at::Tensor& flat) const;
+    void round_to_compute();
 
     model::DraftWeights& weights_;
     AdamWOptions options_;
+    std::vector<Piece> pieces_;
     at::Tensor master_;
     at::Tensor exp_avg_;
     at::Tensor exp_avg_sq_;
-    std::int64_t steps_ = 0;
+    at::Tensor steps_;  // fp32 scalar on the device, as the fused update takes it: exact to 2^24
 };
-
-/// Euclidean norm of a flat fp32 tensor as an fp64 scalar on its device, summed in fp64, chunk by
-/// chunk in a fixed order.
-at::Tensor norm_fp64(const at::Tensor& flat);
 
 }  // namespace dflash::train

@@ -6,7 +6,9 @@
 #include <dflash/report/metrics_log.hpp>
 #include <dflash/report/tensorboard.hpp>
 #include <dflash/train/evaluator.hpp>
+#include <dflash/train/numeric_policy.hpp>
 #include <dflash/train/progress.hpp>
+#include <dflash/train/run_warnings.hpp>
 #include <dflash/train/settings.hpp>
 #include <dflash/train/step.hpp>
 
@@ -28,10 +30,14 @@ struct Moment {
 class RunReport {
   public:
     /// Opens the files of a run folder; what they hold of steps after `resumed_step` is cut.
-    RunReport(const std::string& folder, std::int64_t resumed_step, const Settings& settings);
+    RunReport(const std::string& folder,
+              std::int64_t resumed_step,
+              const Settings& settings,
+              NumericPolicy numeric_policy);
 
     /// One step: a line in metrics.jsonl, a point in TensorBoard, and a line on the screen when
-    /// report.every has passed. Throws Error{Numeric} if loss or gradient norm are not finite.
+    /// report.every has passed. A skipped step is a warning; throws Error{Numeric} when there are
+    /// too many.
     void step(const Progress& progress,
               const StepReport& step,
               double learning_rate,
@@ -56,6 +62,9 @@ class RunReport {
     std::optional<Moment> last_step_;
     std::optional<Moment> last_line_;
     std::optional<std::chrono::steady_clock::time_point> last_line_at_;
+    NumericPolicy numeric_policy_;
+    LossWatch loss_watch_;
+    SpeedWatch speed_watch_;
 };
 
 }  // namespace dflash::train

@@ -5,16 +5,19 @@
 
 #include <dflash/pipeline/pipeline.hpp>
 #include <dflash/train/drafter_rank.hpp>
+#include <dflash/train/numeric_policy.hpp>
 
 #include <cstdint>
 #include <deque>
 #include <future>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace dflash::train {
 
-/// What a step computed; host values, complete.
+/// What a step computed; host values, complete. Of a skipped step loss, accuracy and norm are what
+/// they are, NaN perhaps.
 struct StepReport {
     double loss = 0;           ///< sum of w m CE over sum of w m
     double accuracy = 0;       ///< share of right labels over all slots
@@ -22,6 +25,7 @@ struct StepReport {
     std::int64_t labels = 0;
     std::int64_t tokens = 0;
     std::int64_t rows = 0;
+    std::optional<NonFinite> non_finite;  ///< set: the step was skipped, for this
 };
 
 /// A step on its way: the report when the drafters have done it.
@@ -32,8 +36,11 @@ class PendingStep {
 
   private:
     friend class Step;
+    std::optional<NonFinite> why_skipped(const std::vector<StepValues>& values) const;
+
     std::vector<std::future<StepResult>> results_;  // one per drafter
     std::vector<DrafterRank*> ranks_;
+    std::vector<std::vector<SampleId>> row_samples_;  // of every row, in order
     double weight_sum_ = 0;
     StepReport counts_;
 };
@@ -62,6 +69,7 @@ class Step {
     std::vector<FeatureSlot>& slots_;
     std::int64_t rows_per_step_;
     StepReport counts_;
+    std::vector<std::vector<SampleId>> row_samples_;
     double weight_sum_ = 0;
 };
 

@@ -13,7 +13,7 @@ namespace dflash::train {
 namespace {
 
 // Samples that a message names; a row can hold hundreds.
-constexpr std::size_t kSamplesNamed = 8;
+constexpr std::size_t kSamplesNamed = 16;
 
 /// Rows for which `is_bad` holds; empty if there are none.
 template <class Predicate>
@@ -164,16 +164,20 @@ void NumericPolicy::end_run(const std::string& too_many, const std::vector<Skip>
     throw Error(ErrorKind::Numeric, std::move(parts));
 }
 
+/// An id is the place of a line over all files, so one place tells how to find the others.
 std::string NumericPolicy::list_samples(const NonFinite& reason) const {
-    std::vector<std::string> named;
-    for (std::size_t i = 0; i < std::min(kSamplesNamed, reason.samples.size()); ++i) {
-        named.push_back(fmt::format("{} = {}", reason.samples[i], place_of_(reason.samples[i])));
+    if (reason.samples.empty()) {
+        return "no samples";
     }
-    return fmt::format("samples {}{}",
-                       fmt::join(named, ", "),
-                       reason.samples.size() > named.size()
-                           ? fmt::format(" and {} more", reason.samples.size() - named.size())
-                           : "");
+    std::string list =
+        fmt::format("samples {} ({})", reason.samples.front(), place_of_(reason.samples.front()));
+    for (std::size_t i = 1; i < std::min(kSamplesNamed, reason.samples.size()); ++i) {
+        list += fmt::format(", {}", reason.samples[i]);
+    }
+    if (reason.samples.size() > kSamplesNamed) {
+        list += fmt::format(" and {} more", reason.samples.size() - kSamplesNamed);
+    }
+    return list;
 }
 
 }  // namespace dflash::train

@@ -242,7 +242,7 @@ TEST_SUITE("cli.bad_input") {
         std::istringstream metrics(at.read("run/metrics.jsonl"));
         int skipped = 0;
         for (std::string line; std::getline(metrics, line);) {
-            skipped += line.find("\"skipped\":true") == std::string::npos ? 0 : 1;
+            skipped += line.find("\"skipped\": true") == std::string::npos ? 0 : 1;
         }
         CHECK(skipped == 3);
     }

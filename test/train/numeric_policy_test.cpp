@@ -154,14 +154,14 @@ TEST_SUITE("train.numeric_policy") {
         const std::string warning = p.take(7, bad_loss()).value();
         for (const char* part : {"step 7 is skipped",
                                  "loss not finite in 1 of its 4 rows",
-                                 "samples 3 = data.jsonl:4, 4 = data.jsonl:5",
+                                 "samples 3 (data.jsonl:4), 4)",
                                  "1 skipped in this run"}) {
             CAPTURE(warning);
             CHECK(contains(warning, part));
         }
         NonFinite many = bad_loss();
         many.samples.assign(100, 1);
-        CHECK(contains(p.take(8, many).value(), "and 92 more"));
+        CHECK(contains(p.take(8, many).value(), "and 84 more"));
         NumericPolicy resumed(
             "runs/a", [](SampleId) { return ""; }, /*skipped_before=*/4);
         CHECK(contains(resumed.take(9, bad_loss()).value(), "5 skipped in this run"));
@@ -185,7 +185,7 @@ TEST_SUITE("train.numeric_policy") {
         const ErrorParts of_target = end_with(features, true);
         CHECK(contains(of_target.what, "at step 2"));
         CHECK(contains(of_target.what, "features of the target"));
-        CHECK(contains(of_target.where, "77 = data.jsonl:78"));
+        CHECK(contains(of_target.where, "77 (data.jsonl:78)"));
         CHECK(contains(of_target.cause, "the target computes NaN or infinity"));
         CHECK_FALSE(contains(of_target.hint, "train.lr"));
 

@@ -154,11 +154,12 @@ TEST_SUITE("train.numeric_run") {
             CHECK(optimizer_steps(scene.path("a")) == 12 - std::ssize(skipped));
             CAPTURE(log);
             CHECK(contains(log, "features of the target not finite in 1 of its"));
-            CHECK(contains(log,
-                           fmt::format("{0} = {1}:{2}",
-                                       scene.poisoned().front(),
-                                       scene.path("a.jsonl"),
-                                       scene.poisoned().front() + 1)));
+            const std::string warning = log.substr(log.find("is skipped"));
+            const std::string samples = warning.substr(0, warning.find('\n'));
+            CHECK(contains(samples, "(samples "));
+            CHECK((contains(samples, fmt::format(" {},", scene.poisoned().front())) ||
+                   contains(samples, fmt::format(" {} (", scene.poisoned().front())) ||
+                   contains(samples, fmt::format(" {})", scene.poisoned().front()))));
             CHECK(contains(log, fmt::format("{} of them were skipped", skipped.size())));
             // Every other step is finite.
             for (const io::Json& step : metrics(scene.path("a"), "step")) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dflash/core/check.hpp>
+#include <dflash/io/checksums.hpp>
 #include <dflash/io/json.hpp>
 #include <dflash/io/output_file.hpp>
 #include <dflash/io/safetensors.hpp>
@@ -9,6 +10,8 @@
 
 namespace dflash::io {
 namespace {
+
+constexpr Bytes kSyncEvery = Bytes{256} << 20;
 
 /// The header as it stands in the file: length, JSON, spaces up to a multiple of 8 bytes, so that
 /// the data begins aligned in a mapping.
@@ -58,13 +61,24 @@ std::string header_bytes(const std::vector<TensorSource>& tensors,
 
 }  // namespace
 
-void write_safetensors(const std::string& path,
-                       const std::vector<TensorSource>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
+std::string write_safetensors(const std::string& path,
+                              const std::vector<TensorSource>& tensors,
+                              const std::map<std::string, std::string>& metadata) {
     std::vector<Bytes> sizes;
     const std::string header = header_bytes(tensors, metadata, sizes);
     OutputFile file(path, OutputFile::Mode::Create);
-    file.write(header);
+    Xxh64 hash;
+    Bytes since_sync = 0;
+    const auto write = [&](std::span<const std::byte> bytes) {
+        file.write(bytes);
+        hash.add(bytes);
+        since_sync += static_cast<Bytes>(bytes.size());
+        if (since_sync >= kSyncEvery) {
+            file.sync();
+            since_sync = 0;
+        }
+    };
+    write(std::as_bytes(std::span(header.data(), header.size())));
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         Bytes written = 0;
         tensors[i].write([&](std::span<const std::byte> piece) {
@@ -74,7 +88,7 @@ void write_safetensors(const std::string& path,
                          tensors[i].name,
                          written,
                          sizes[i]);
-            file.write(piece);
+            write(piece);
         });
         DFLASH_CHECK(written == sizes[i],
                      "{}: {} bytes written, {} announced",
@@ -84,6 +98,7 @@ void write_safetensors(const std::string& path,
     }
     file.sync();
     file.close();
+    return hash.hex();
 }
 
 }  // namespace dflash::io

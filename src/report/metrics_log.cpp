@@ -68,12 +68,20 @@ MetricsLog::MetricsLog(std::string path, std::int64_t last_step)
 void MetricsLog::write(const io::Json& object) {
     DFLASH_CHECK(
         step_of(object).has_value(), "a line of metrics without a step: {}", object.dump());
+    if (pending_.size() >= kMaxPending) {
+        write_pending();  // there may be room again
+    }
     if (pending_.size() < kMaxPending) {
         pending_ += object.dump();
         pending_ += '\n';
+        ++waiting_;
     } else {
         ++dropped_;
     }
+    write_pending();
+}
+
+bool MetricsLog::write_pending() {
     try {
         if (failing_) {
             file_.truncate(size_);
@@ -83,13 +91,37 @@ void MetricsLog::write(const io::Json& object) {
         if (!std::exchange(failing_, true)) {
             log_warning("{} The lines are kept and written later", error.what());
         }
-        return;
+        return false;
     }
     size_ += static_cast<std::int64_t>(pending_.size());
     pending_.clear();
+    waiting_ = 0;
     if (std::exchange(failing_, false)) {
-        log_warning("{} is written again; {} lines were lost", file_.path(), dropped_);
+        log_warning(
+            "{} is written again; {} lines were lost", file_.path(), std::exchange(dropped_, 0));
+    }
+    return true;
+}
+
+void MetricsLog::finish() {
+    if (!pending_.empty() && !write_pending()) {
+        log_warning("{} could not be written to the end: {} lines were lost",
+                    file_.path(),
+                    waiting_ + dropped_);
+        try {
+            file_.truncate(size_);
+        } catch (const Error&) {  // the last line stays torn, which a resume knows to cut
+        }
+        pending_.clear();
+        waiting_ = 0;
         dropped_ = 0;
+    }
+}
+
+MetricsLog::~MetricsLog() {
+    try {
+        finish();
+    } catch (...) {  // a destructor does not throw; there is nobody left to tell
     }
 }
 

@@ -73,7 +73,16 @@ TensorBoardLog::TensorBoardLog(const std::string& run_folder, std::int64_t last_
 }
 
 TensorBoardLog::~TensorBoardLog() {
-    flush();
+    try {
+        flush();
+        if (failing_) {
+            log_warning("{} could not be written to the end: {} bytes and {} steps were lost",
+                        file_.path(),
+                        file_.pending_bytes(),
+                        dropped_);
+        }
+    } catch (...) {  // a destructor does not throw; there is nobody left to tell
+    }
 }
 
 void TensorBoardLog::add(std::int64_t step,

@@ -140,14 +140,12 @@ DrafterRank::Prediction DrafterRank::predict(const data::PackedRow& row, Feature
     return prediction;
 }
 
-OptimizerState DrafterRank::optimizer_state() {
-    const auto copy = [](const at::Tensor& tensor) {
-        return tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-    };
-    return {copy(optimizer_->master()),
-            copy(optimizer_->exp_avg()),
-            copy(optimizer_->exp_avg_sq()),
-            optimizer_->steps()};
+void DrafterRank::snapshot(OptimizerState& into) {
+    into.master.copy_(optimizer_->master(), /*non_blocking=*/true);
+    into.exp_avg.copy_(optimizer_->exp_avg(), /*non_blocking=*/true);
+    into.exp_avg_sq.copy_(optimizer_->exp_avg_sq(), /*non_blocking=*/true);
+    into.steps = optimizer_->steps();
+    synchronize_stream(worker_.device());
 }
 
 }  // namespace dflash::train

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "checkpoint_files.hpp"
+
 #include <dflash/core/check.hpp>
 #include <dflash/core/error.hpp>
 #include <dflash/core/text.hpp>
@@ -143,6 +145,13 @@ void check_memory(const PlanInput& in, const RunPlan& plan) {
         bytes += d.needed();
         device = d.device;
     }
+    // The buffers of saves are the machine's memory, wherever the drafter is.
+    const bool on_cpu = needs.contains({gpu::DeviceKind::Cpu, 0});
+    auto& [host_bytes, host] = needs[{gpu::DeviceKind::Cpu, 0}];
+    host_bytes += plan.save_buffers;
+    if (!on_cpu) {
+        host = {.kind = gpu::DeviceKind::Cpu, .name = "host"};
+    }
     for (const auto& [key, need] : needs) {
         const auto& [bytes, device] = need;
         const Bytes free_bytes = in.memory(device).free_bytes;
@@ -160,6 +169,10 @@ void check_memory(const PlanInput& in, const RunPlan& plan) {
                                     format_bytes(d.feature_slots)));
                 }
             }
+            if (!device.is_cuda()) {
+                parts.push_back(
+                    fmt::format("buffers of saves {}", format_bytes(plan.save_buffers)));
+            }
             reject(fmt::format("the plan does not fit: {} needs {}, but {} are free ({})",
                                device.is_cuda() ? device.name : "the CPU",
                                format_bytes(bytes),
@@ -169,6 +182,24 @@ void check_memory(const PlanInput& in, const RunPlan& plan) {
                    "target");
         }
     }
+}
+
+// Bytes of the checkpoints and drafts that a run has saved; 0 for a run that is new.
+Bytes saved_bytes(const std::string& folder) {
+    Bytes bytes = 0;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+        if (!entry.path().filename().string().starts_with("step-")) {
+            continue;
+        }
+        for (const auto& file :
+             std::filesystem::recursive_directory_iterator(entry.path(), error)) {
+            if (file.is_regular_file(error)) {
+                bytes += static_cast<Bytes>(file.file_size(error));
+            }
+        }
+    }
+    return bytes;
 }
 
 }  // namespace
@@ -303,7 +334,8 @@ RunPlan make_plan(const PlanInput& in) {
     plan.steps = s.train.hours ? 0 : std::ceil(rows / static_cast<double>(s.train.rows_per_step));
 
     const std::int64_t parameters = model::num_parameters(in.draft);
-    plan.checkpoint_bytes = parameters * (2 + 12);
+    plan.checkpoint_bytes = checkpoint_bytes(parameters);
+    plan.save_buffers = parameters * 12;
     plan.disk_needed =
         (s.checkpoint.keep + 1) * plan.checkpoint_bytes + s.checkpoint.keep_drafts * parameters * 2;
 
@@ -354,9 +386,11 @@ std::vector<std::string> RunPlan::to_lines() const {
         steps > 0 ? fmt::format("about {} steps, ", format_count(static_cast<std::int64_t>(steps)))
                   : "",
         format_seconds(seconds)));
-    lines.push_back(fmt::format("disk      {} a checkpoint, {} in all",
-                                format_bytes(checkpoint_bytes),
-                                format_bytes(disk_needed)));
+    lines.push_back(
+        fmt::format("disk      {} a checkpoint, {} in all; {} of host memory to write them from",
+                    format_bytes(checkpoint_bytes),
+                    format_bytes(disk_needed),
+                    format_bytes(save_buffers)));
     if (seconds > 24 * 3600) {
         lines.push_back(
             "warning   this takes more than a day; --hours 24 fits the schedule into one");
@@ -371,12 +405,13 @@ void check_free_disk(const RunPlan& plan, const std::string& folder) {
     }
     std::error_code error;
     const auto space = std::filesystem::space(path, error);
-    if (!error && static_cast<Bytes>(space.available) < plan.disk_needed) {
+    const Bytes needed = plan.disk_needed - std::min(plan.disk_needed, saved_bytes(folder));
+    if (!error && static_cast<Bytes>(space.available) < needed) {
         throw Error(
             ErrorKind::Storage,
             {.what = fmt::format("not enough free disk for the checkpoints: got {}, expected {}",
                                  format_bytes(static_cast<Bytes>(space.available)),
-                                 format_bytes(plan.disk_needed)),
+                                 format_bytes(needed)),
              .where = path.string(),
              .cause = {},
              .hint = "Free some space, choose another --output, or lower checkpoint.keep and "

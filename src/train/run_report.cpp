@@ -224,9 +224,23 @@ void RunReport::evaluation(const Progress& progress, const EvalResult& result) {
     require_finite_evaluation(result.loss, progress, progress.step == 0);
 }
 
-void RunReport::saved(const Progress& progress, const std::string& folder) {
-    log_info("saved step {} in {}", progress.step, folder);
-    speed_watch_.pause();
+void RunReport::saved(const SaveReport& save) {
+    metrics_.write(io::Json::object({{"kind", io::Json::string("save")},
+                                     {"step", io::Json::integer(save.progress.step)},
+                                     {"seconds", io::Json::number(save.progress.trained_s)},
+                                     {"stall_seconds", io::Json::number(save.stall_s)},
+                                     {"write_seconds", io::Json::number(save.cost.write_s)},
+                                     {"verify_seconds", io::Json::number(save.cost.verify_s)},
+                                     {"bytes", io::Json::integer(save.cost.bytes)},
+                                     {"tries", io::Json::integer(save.tries)}}));
+    log_info("saved step {} in {}: {}, training stalled {}, written in {}, read back in {}{}",
+             save.progress.step,
+             save.folder,
+             format_bytes(save.cost.bytes),
+             format_seconds(save.stall_s),
+             format_seconds(save.cost.write_s),
+             format_seconds(save.cost.verify_s),
+             save.tries > 1 ? fmt::format(", at try {}", save.tries) : "");
 }
 
 void RunReport::summary(const Progress& progress, const std::string& folder) {

@@ -47,6 +47,7 @@ class Session : NonCopyable {
     void load_targets();
     void build_drafters();
     void make_slots();
+    void make_save_buffers();
     void at_once(const std::function<void(DrafterRank&)>& task);
     void warm_up();
     void set_weights();
@@ -64,6 +65,7 @@ class Session : NonCopyable {
     std::vector<std::unique_ptr<DrafterRank>> ranks_;
     std::unique_ptr<comm::ProcessGroup> group_;
     std::unique_ptr<Evaluator> evaluator_;
+    OptimizerState save_buffers_;
     std::vector<std::unique_ptr<gpu::Worker>> workers_;
     std::unique_ptr<EpochSource> source_;
     std::unique_ptr<DatasetEncoder> encoder_;
@@ -95,6 +97,7 @@ Session::Session(PreparedRun run, const TrainRequest& request, std::optional<Che
     evaluator_->allocate(run_.draft.config.num_features(), run_.draft.config.hidden_size);
     warm_up();
     set_weights();
+    make_save_buffers();
     make_pipeline();
     kernels_.seal();
 }
@@ -221,6 +224,19 @@ void Session::warm_up() {
     });
 }
 
+void Session::make_save_buffers() {
+    // What the weights came from has done its work; it is as large as what follows.
+    if (checkpoint_) {
+        checkpoint_->optimizer = {};
+    }
+    run_.init.reset();
+    gpu::Worker& worker = ranks_.front()->worker();
+    worker.call([&] {
+        save_buffers_ =
+            make_snapshot_buffers(model::num_parameters(run_.draft.config), worker.device());
+    });
+}
+
 void Session::set_weights() {
     at::Tensor flat_fp32;
     if (!checkpoint_ && run_.init) {
@@ -276,12 +292,14 @@ Progress Session::train(const std::string& folder, RunReport& report, StopSignal
     Identity identity = identity_of(settings_, run_);
     CheckpointStore checkpoints(
         folder, settings_.checkpoint.keep, settings_.checkpoint.keep_drafts);
+    CheckpointWriter writer(checkpoints, save_buffers_, first_error_);
     Trainer trainer(
         {.pipeline = *pipeline_,
          .ranks = ranks_,
          .slots = slots_,
          .evaluator = *evaluator_,
          .checkpoints = checkpoints,
+         .writer = writer,
          .report = report,
          .signals = signals,
          .length = RunLength(settings_.train, static_cast<std::int64_t>(run_.train_ids.size())),

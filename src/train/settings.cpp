@@ -208,6 +208,10 @@ void CheckpointSettings::declare(SettingList& list) {
              keep_drafts,
              "drafts that are kept besides, the best by held-out acceptance",
              {.at_least = 0, .maths = false});
+    list.add("checkpoint.patience",
+             patience,
+             "how long the last save is tried again on a disk that cannot be written",
+             {.at_least = 0, .maths = false});
 }
 
 void ReportSettings::declare(SettingList& list) {

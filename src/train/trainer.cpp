@@ -5,6 +5,12 @@
 #include <utility>
 
 namespace dflash::train {
+namespace {
+
+/// Part of checkpoint.every after which a step that was evaluated is saved.
+constexpr double kEarlyWithEvaluation = 0.9;
+
+}  // namespace
 
 Trainer::Trainer(TrainerParts parts, Progress progress)
     : parts_(std::move(parts)),
@@ -44,13 +50,18 @@ Progress Trainer::run() {
         if (save_due()) {
             save();
         }
+        report_saves();
     }
     report_steps(0);
     parts_.pipeline.stop();
     if (!parts_.signals.stop_requested()) {
         evaluate();
     }
+    parts_.writer.wait_until_ready();
     save();
+    parts_.writer.finish(
+        std::chrono::duration<double>(parts_.settings.checkpoint.patience.seconds));
+    report_saves();
     return progress_;
 }
 
@@ -103,25 +114,50 @@ void Trainer::evaluate() {
     parts_.report.evaluation(progress_, *result);
 }
 
-bool Trainer::save_due() const {
-    return parts_.signals.save_now.load() ||
-           progress_.trained_s - last_save_s_ >= parts_.settings.checkpoint.every.seconds;
+bool Trainer::save_due() {
+    const bool asked = parts_.signals.save_now.load();
+    // A little early with an evaluation, so that the draft has its acceptance, by which retention
+    // chooses: with equal intervals the two would drift apart by the time that evaluations take.
+    const double part = evaluated_step_ == progress_.step ? kEarlyWithEvaluation : 1;
+    const double every_s = part * parts_.settings.checkpoint.every.seconds;
+    if (!asked && progress_.trained_s - last_save_s_ < every_s) {
+        return false;
+    }
+    if (parts_.writer.ready()) {
+        return true;
+    }
+    // It comes with the first step after the one before it is written.
+    if (!std::exchange(save_waits_, true)) {
+        log_info("the save due at step {} waits: the one before it is still being written",
+                 progress_.step);
+    }
+    return false;
 }
 
 void Trainer::save() {
     parts_.signals.save_now = false;
+    save_waits_ = false;
     report_steps(0);
     DrafterRank& first = *parts_.ranks.front();
     Checkpoint checkpoint;
     checkpoint.progress = progress_;
     checkpoint.identity = parts_.identity;
     checkpoint.config = first.drafter().config();
-    checkpoint.optimizer = first.worker().call([&] { return first.optimizer_state(); });
-    parts_.checkpoints.save(
+    OptimizerState& buffers = parts_.writer.begin(
         checkpoint,
         evaluated_step_ == progress_.step ? std::optional(last_acceptance_) : std::nullopt);
-    parts_.report.saved(progress_, parts_.checkpoints.folder_of(progress_.step));
+    // Drafters wait for nothing else here: the steps before are done, the next not begun.
+    const auto start = std::chrono::steady_clock::now();
+    first.worker().call([&] { first.snapshot(buffers); });
+    parts_.writer.write(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     last_save_s_ = progress_.trained_s;
+}
+
+void Trainer::report_saves() {
+    for (const SaveReport& report : parts_.writer.take_reports()) {
+        parts_.report.saved(report);
+    }
 }
 
 double Trainer::elapsed_s() const {

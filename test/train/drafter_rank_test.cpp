@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps of one, two and three drafters, with rows that are not finite among them.
 #include <dflash/comm/in_process_group.hpp>
+#include <dflash/train/checkpoint_writer.hpp>
 #include <dflash/train/drafter_rank.hpp>
 #include <dflash/train/torch_worker.hpp>
 
@@ -115,7 +116,12 @@ class Drafters {
     }
 
     OptimizerState state(std::size_t rank) {
-        return workers_[rank]->call([&] { return ranks_[rank]->optimizer_state(); });
+        return workers_[rank]->call([&] {
+            OptimizerState state = make_snapshot_buffers(
+                ranks_[rank]->drafter().weights().numel(), workers_[rank]->device());
+            ranks_[rank]->snapshot(state);
+            return state;
+        });
     }
 
     DrafterRank& rank(std::size_t i) { return *ranks_[i]; }

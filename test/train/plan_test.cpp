@@ -3,6 +3,10 @@
 #include <dflash/train/plan.hpp>
 
 #include <doctest/doctest.h>
+#include <filesystem>
+#include <fmt/format.h>
+#include <fstream>
+#include <unistd.h>
 
 namespace dflash::train {
 namespace {
@@ -177,7 +181,65 @@ TEST_SUITE("train.plan") {
     TEST_CASE("the disk demanded holds keep + 1 checkpoints and the kept drafts") {
         const RunPlan plan = plan_for(Settings{}, 8, 140 * kGiB);
         CHECK(plan.checkpoint_bytes == doctest::Approx(14.0 * 1.0486e9).epsilon(0.01));
-        CHECK(plan.disk_needed == 3 * plan.checkpoint_bytes + 3 * plan.checkpoint_bytes / 7);
+        const std::int64_t parameters = model::num_parameters(drafter_8b());
+        CHECK(plan.disk_needed == 3 * plan.checkpoint_bytes + 3 * 2 * parameters);
+    }
+
+    TEST_CASE("the buffers of saves count against the memory of the machine") {
+        const std::int64_t parameters = model::num_parameters(drafter_8b());
+        CHECK(plan_for(Settings{}, 8, 140 * kGiB).save_buffers == 12 * parameters);
+        const target::TargetConfig target = qwen3_8b();
+        const model::DraftConfig draft = drafter_8b();
+        data::DataReport report;
+        report.tokens = 1000000;
+        report.anchors = 100000;
+        const Settings settings;
+        const auto plan_with_host = [&](long long host_bytes) {
+            make_plan({.settings = settings,
+                       .target = target,
+                       .draft = draft,
+                       .data = report,
+                       .num_train_samples = 500,
+                       .devices = gpus(2),
+                       .memory = [=](const gpu::Device& device) {
+                           const long long bytes = device.is_cuda() ? 140 * kGiB : host_bytes;
+                           return gpu::DeviceMemory{bytes, bytes};
+                       }});
+        };
+        CHECK_NOTHROW(plan_with_host(12 * parameters));
+        try {
+            plan_with_host(12 * parameters - 1);
+            FAIL("expected an error");
+        } catch (const Error& error) {
+            CHECK(error.kind() == ErrorKind::Config);
+            CHECK(std::string(error.what()).find("buffers of saves") != std::string::npos);
+        }
+    }
+
+    TEST_CASE("a disk without room for the checkpoints is refused with both figures") {
+        RunPlan plan;
+        plan.disk_needed = std::int64_t{1} << 60;
+        const auto folder =
+            std::filesystem::temp_directory_path() / fmt::format("dflash-plan-{}", ::getpid());
+        try {
+            check_free_disk(plan, folder.string());
+            FAIL("expected an error");
+        } catch (const Error& error) {
+            CHECK(error.kind() == ErrorKind::Storage);
+            CHECK(error.parts().what.find("expected 1073741824.00 GiB") != std::string::npos);
+        }
+        CHECK_FALSE(std::filesystem::exists(folder));
+        // What the run itself has saved there makes room for what follows.
+        std::filesystem::create_directories(folder / "step-000005" / "state");
+        const auto file = folder / "step-000005" / "state" / "optimizer.safetensors";
+        std::ofstream(file) << "x";
+        std::filesystem::resize_file(file, 1 << 30);  // sparse
+        const auto free_bytes =
+            static_cast<std::int64_t>(std::filesystem::space(folder.parent_path()).available);
+        plan.disk_needed = free_bytes + (std::int64_t{1} << 29);
+        CHECK_NOTHROW(check_free_disk(plan, folder.string()));
+        std::filesystem::remove_all(folder);
+        CHECK_THROWS_AS(check_free_disk(plan, folder.string()), Error);
     }
 }
 

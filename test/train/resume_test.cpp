@@ -72,7 +72,8 @@ TEST_SUITE("train.resume") {
         struct Damage {
             std::string file;
             std::function<void(const std::string&)> apply;
-            std::string message;
+            std::string message;  // of a checkpoint without checksums, as older ones are
+            std::string with_checksums;
         };
 
         const auto remove_file = [](const std::string& path) { fs::remove(path); };
@@ -81,30 +82,53 @@ TEST_SUITE("train.resume") {
             return [=](const std::string& path) { replace_text(path, from, to); };
         };
         for (const Damage& damage : std::vector<Damage>{
-                 {"/state/optimizer.safetensors", remove_file, "cannot read"},
-                 {"/state/optimizer.safetensors", cut, "the file has 92 after the length"},
-                 {"/state/state.json", cut, "not JSON"},
-                 {"/state/state.json", edit("\"step\": 2", "\"step\": 3"), "got 3, expected 2"},
-                 {"/state/state.json", edit("\"rows\": ", "\"rows\": -"), "expected 0 or more"},
-                 {"/state/state.json", edit("\"epoch\": ", "\"epoch\": -5"), "expected 0 or more"},
-                 {"/draft/config.json", remove_file, "cannot read"},
+                 {"/state/optimizer.safetensors", remove_file, "cannot read", "is missing"},
+                 {"/state/optimizer.safetensors",
+                  cut,
+                  "the file has 92 after the length",
+                  "is damaged"},
+                 {"/state/state.json", cut, "not JSON", "not JSON"},
+                 {"/state/state.json",
+                  edit("\"step\": 2", "\"step\": 3"),
+                  "got 3, expected 2",
+                  "is damaged"},
+                 {"/state/state.json",
+                  edit("\"rows\": ", "\"rows\": -"),
+                  "expected 0 or more",
+                  "is damaged"},
+                 {"/state/state.json",
+                  edit("\"epoch\": ", "\"epoch\": -5"),
+                  "expected 0 or more",
+                  "is damaged"},
+                 {"/draft/config.json", remove_file, "cannot read", "is missing"},
              }) {
-            CAPTURE(damage.file);
-            CAPTURE(damage.message);
-            const std::string run_folder = folder.path("damaged");
-            fs::remove_all(run_folder);
-            fs::copy(folder.path("whole"),
-                     run_folder,
-                     fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-            damage.apply(run_folder + step + damage.file);
-            try {
-                run(resume_request(run_folder));
-                FAIL("expected an error");
-            } catch (const Error& error) {
-                CHECK(error.kind() == ErrorKind::Data);
-                CHECK(std::string(error.what()).find(damage.message) != std::string::npos);
-                CHECK(error.parts().where.find(step + damage.file) != std::string::npos);
-                CHECK(error.parts().hint.find("The checkpoint is damaged") == 0);
+            for (const bool listed : {true, false}) {
+                CAPTURE(damage.file);
+                CAPTURE(damage.message);
+                CAPTURE(listed);
+                const std::string run_folder = folder.path("damaged");
+                fs::remove_all(run_folder);
+                fs::copy(folder.path("whole"),
+                         run_folder,
+                         fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+                if (!listed) {
+                    fs::remove(run_folder + step + "/checksums.xxh64");
+                    replace_text(run_folder + step + "/state/state.json",
+                                 ",\n  \"checksums\": \"checksums.xxh64\"",
+                                 "");
+                }
+                damage.apply(run_folder + step + damage.file);
+                try {
+                    run(resume_request(run_folder));
+                    FAIL("expected an error");
+                } catch (const Error& error) {
+                    CHECK(error.kind() == ErrorKind::Data);
+                    CHECK(std::string(error.what())
+                              .find(listed ? damage.with_checksums : damage.message) !=
+                          std::string::npos);
+                    CHECK(error.parts().where.find(step + damage.file) != std::string::npos);
+                    CHECK(error.parts().hint.find("The checkpoint is damaged") == 0);
+                }
             }
         }
     }

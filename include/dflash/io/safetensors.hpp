@@ -94,10 +94,11 @@ struct TensorSource {
     std::function<void(const std::function<void(std::span<const std::byte>)>& sink)> write;
 };
 
-/// Writes a file at `path` (fsync, no rename: the caller renames the folder, or see AtomicFile).
-/// Throws Error{Storage}.
-void write_safetensors(const std::string& path,
-                       const std::vector<TensorSource>& tensors,
-                       const std::map<std::string, std::string>& metadata = {});
+/// Writes a file at `path` (fsync, no rename: the caller renames the folder, or see AtomicFile) and
+/// returns the XXH64 of its bytes in hexadecimal. Synchronises every 256 MiB, so that no call of it
+/// takes long and a large file does not fill the system's memory. Throws Error{Storage}.
+std::string write_safetensors(const std::string& path,
+                              const std::vector<TensorSource>& tensors,
+                              const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace dflash::io

@@ -19,17 +19,27 @@ class MetricsLog {
     /// `last_step` stay; the others are cut by an atomic rewrite and counted in the log. Throws
     /// Error{Storage}.
     MetricsLog(std::string path, std::int64_t last_step);
+    ~MetricsLog();  ///< finish()
+    MetricsLog(const MetricsLog&) = delete;
+    MetricsLog& operator=(const MetricsLog&) = delete;
 
     /// Appends an object, which must have an integer "step". A file that cannot be written is a
     /// warning; its lines (at most 1 MiB of them) are kept and written with the next one.
     void write(const io::Json& object);
 
+    /// The last try for lines that wait; those that cannot be written are lost, and counted in the
+    /// log.
+    void finish();
+
     const std::string& path() const { return file_.path(); }
 
   private:
+    bool write_pending();
+
     io::OutputFile file_;
     std::int64_t size_ = 0;     // bytes of whole lines in the file
     std::string pending_;       // whole lines not written yet
+    std::int64_t waiting_ = 0;  // how many they are
     bool failing_ = false;      // the last write failed: warned of once
     std::int64_t dropped_ = 0;  // lines given up while failing
 };

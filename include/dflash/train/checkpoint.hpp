@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -34,22 +35,35 @@ struct Checkpoint {
     OptimizerState optimizer;
 };
 
+/// What a save took.
+struct SaveCost {
+    double write_s = 0;   ///< until the bytes were on the disk
+    double verify_s = 0;  ///< to read them back
+    std::int64_t bytes = 0;
+};
+
 /// Reads and writes the checkpoints of one run folder.
 class CheckpointStore {
   public:
     CheckpointStore(std::string run_folder, std::int64_t keep, std::int64_t keep_drafts);
 
-    /// Writes step-NNNNNN (into a temporary folder, fsync, rename), points `latest` to it, and
-    /// removes older ones: the newest `keep` stay whole, and of the others the `keep_drafts` best
-    /// by `acceptance` keep their draft. Of a step that is saved already only an acceptance that is
-    /// not there yet is added. Throws Error{Storage}; what was there before is then untouched.
-    void save(const Checkpoint& checkpoint, std::optional<double> acceptance);
+    /// Writes step-NNNNNN into a temporary folder with the checksums of its files, synchronises and
+    /// reads them back, renames the folder, points `latest` to it, and removes older ones: the
+    /// newest `keep` stay whole, and of the others the `keep_drafts` best by `acceptance` keep
+    /// their draft. Of a step that is saved already only an acceptance that is not there yet is
+    /// added, at no cost. Throws Error{Storage}: then nothing is left of it, what was there before
+    /// is untouched, and the call may be repeated. `between` is called every few MiB; what it
+    /// throws ends the save in the same way.
+    SaveCost save(const Checkpoint& checkpoint,
+                  std::optional<double> acceptance,
+                  const std::function<void()>& between = {});
 
     /// Steps with a whole checkpoint, rising.
     std::vector<std::int64_t> steps() const;
 
-    /// Reads the checkpoint of `step`, or the newest. Throws Error{Config} if there is none,
-    /// Error{Data} if it is damaged.
+    /// Reads the checkpoint of `step`, or the newest, and compares all its files with their
+    /// checksums; one that was written without checksums is read with a line that says so. Throws
+    /// Error{Config} if there is none, Error{Data} if it is damaged.
     Checkpoint load(std::optional<std::int64_t> step) const;
 
     std::string folder_of(std::int64_t step) const;
@@ -65,11 +79,16 @@ class CheckpointStore {
     void remove_leftovers() const;
 
   private:
-    void prune();
+    SaveCost save_new(const Checkpoint& checkpoint,
+                      std::optional<double> acceptance,
+                      const std::string& final_folder,
+                      const std::function<void()>& between) const;
+    void prune() const;
 
     std::string run_folder_;
     std::int64_t keep_;
     std::int64_t keep_drafts_;
+    SaveCost untold_;  // of a checkpoint that has its name, until save() has done all the rest
 };
 
 /// Throws Error{Config} listing every entry in which the two differ, with both values.

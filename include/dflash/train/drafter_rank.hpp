@@ -101,8 +101,9 @@ class DrafterRank {
     /// Forward of a held-out row. Waits for the device.
     Prediction predict(const data::PackedRow& row, FeatureSlot& slot);
 
-    /// Copies of the optimizer's tensors on the host. Waits for the device.
-    OptimizerState optimizer_state();
+    /// Copies the optimizer's state into tensors on the host, asynchronously where they are
+    /// page-locked, and waits for the device.
+    void snapshot(OptimizerState& into);
 
     gpu::Worker& worker() { return worker_; }
 

@@ -57,6 +57,7 @@ struct RunPlan {
     double seconds = 0;          ///< rough: 40 % of a device's peak
     Bytes checkpoint_bytes = 0;  ///< one whole save
     Bytes disk_needed = 0;
+    Bytes save_buffers = 0;  ///< host memory from which checkpoints are written
     std::vector<DevicePlan> devices;
 
     /// The lines that are printed before a run and by `dflash plan`.
@@ -91,7 +92,8 @@ RowCost row_cost(const target::TargetConfig& target,
 /// role.
 RunPlan make_plan(const PlanInput& input);
 
-/// Throws Error{Storage} if `folder`'s file system has less than plan.disk_needed.
+/// Throws Error{Storage} if `folder`'s file system has less than plan.disk_needed; what a run that
+/// is resumed has saved there counts as free, since it makes room.
 void check_free_disk(const RunPlan& plan, const std::string& folder);
 
 }  // namespace dflash::train

@@ -5,6 +5,7 @@
 #include <dflash/pipeline/pipeline.hpp>
 #include <dflash/report/metrics_log.hpp>
 #include <dflash/report/tensorboard.hpp>
+#include <dflash/train/checkpoint_writer.hpp>
 #include <dflash/train/evaluator.hpp>
 #include <dflash/train/numeric_policy.hpp>
 #include <dflash/train/progress.hpp>
@@ -47,7 +48,7 @@ class RunReport {
     /// One evaluation. Throws Error{Numeric} if its loss is not finite.
     void evaluation(const Progress& progress, const EvalResult& result);
 
-    void saved(const Progress& progress, const std::string& folder);
+    void saved(const SaveReport& save);
 
     /// The end of a run: loss curve, held-out accuracy by slot beside the bigram table's, where the
     /// files lie.

@@ -83,6 +83,7 @@ struct CheckpointSettings {
     Duration every{1800};
     std::int64_t keep = 2;
     std::int64_t keep_drafts = 3;
+    Duration patience{600};
     void declare(SettingList& list);
 };
 

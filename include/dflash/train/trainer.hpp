@@ -5,6 +5,7 @@
 
 #include <dflash/pipeline/pipeline.hpp>
 #include <dflash/train/checkpoint.hpp>
+#include <dflash/train/checkpoint_writer.hpp>
 #include <dflash/train/evaluator.hpp>
 #include <dflash/train/progress.hpp>
 #include <dflash/train/run_report.hpp>
@@ -27,6 +28,7 @@ struct TrainerParts {
     std::vector<FeatureSlot>& slots;
     Evaluator& evaluator;
     CheckpointStore& checkpoints;
+    CheckpointWriter& writer;
     RunReport& report;
     StopSignals& signals;
     RunLength length;
@@ -60,7 +62,8 @@ class Trainer {
     void report_steps(std::size_t leave_in_flight);
     void evaluate();
     void save();
-    bool save_due() const;
+    bool save_due();
+    void report_saves();
     double elapsed_s() const;
 
     TrainerParts parts_;
@@ -70,6 +73,7 @@ class Trainer {
     std::chrono::steady_clock::time_point started_at_;
     double trained_before_s_;
     double last_save_s_;
+    bool save_waits_ = false;  // one that is due waits for the one before it
     std::optional<std::int64_t> evaluated_step_;
     double last_acceptance_ = 0;
 };

@@ -56,7 +56,8 @@ class CaughtLog {
 /// stands where the run folder should be.
 struct Scene {
     explicit Scene(CheckpointWriterOptions options = {}) : store(run, 2, 3) {
-        fs::create_directories(run);
+        fs::create_directories(run + ".folder");
+        point_run_to(run + ".folder");
         options.first_retry = 5ms;
         options.last_retry = 20ms;
         writer.emplace(store,
@@ -78,13 +79,16 @@ struct Scene {
     }
 
     void break_disk() {
-        fs::rename(run, run + ".away");
-        std::ofstream(run) << "in the way";
+        std::ofstream(run + ".file") << "in the way";
+        point_run_to(run + ".file");
     }
 
-    void repair_disk() {
-        fs::remove(run);
-        fs::rename(run + ".away", run);
+    void repair_disk() { point_run_to(run + ".folder"); }
+
+    /// In one moment, whatever the writer does.
+    void point_run_to(const std::string& target) {
+        fs::create_symlink(target, run + ".new");
+        fs::rename(run + ".new", run);
     }
 
     TemporaryFolder folder;

@@ -117,8 +117,8 @@ class Drafters {
 
     OptimizerState state(std::size_t rank) {
         return workers_[rank]->call([&] {
-            OptimizerState state = make_snapshot_buffers(
-                ranks_[rank]->drafter().weights().numel(), workers_[rank]->device());
+            OptimizerState state = make_snapshot_buffers(ranks_[rank]->drafter().weights().numel(),
+                                                         workers_[rank]->device());
             ranks_[rank]->snapshot(state);
             return state;
         });

@@ -172,15 +172,21 @@ TEST_SUITE("train.numeric_run") {
     TEST_CASE("a checkpoint behind a skipped step has the bits of the one before") {
         Scene scene;
         TrainRequest request = scene.request("a", 12, {7});
-        request.settings.checkpoint.every = {1e-6};
-        request.settings.checkpoint.keep = 20;
         REQUIRE(run(request) == 0);
         const std::vector<std::int64_t> skipped = skipped_steps(scene.path("a"));
         REQUIRE(!skipped.empty());
         REQUIRE(skipped.front() > 1);
         const std::int64_t step = skipped.front();
-        CHECK(optimizer_bytes(scene.path("a"), step) == optimizer_bytes(scene.path("a"), step - 1));
-        CHECK(optimizer_bytes(scene.path("a"), step + 1) != optimizer_bytes(scene.path("a"), step));
+        const auto bytes_after = [&](std::int64_t steps) {
+            TrainRequest part = request;
+            part.settings.run.output = scene.path("part" + std::to_string(steps));
+            part.settings.train.max_steps = steps;
+            REQUIRE(run(part) == 0);
+            return optimizer_bytes(part.settings.run.output, steps);
+        };
+        const std::string behind = bytes_after(step);
+        CHECK(behind == bytes_after(step - 1));
+        CHECK(behind != bytes_after(step + 1));
     }
 
     TEST_CASE("a run with skipped steps continues bit for bit") {
@@ -213,7 +219,12 @@ TEST_SUITE("train.numeric_run") {
         const std::string field = "\"optimizer_steps\": 3,";
         const std::size_t at = text.find(field);
         REQUIRE(at != std::string::npos);
-        std::ofstream(path, std::ios::binary) << text.erase(at, field.size());
+        text.erase(at, field.size());
+        // Nor had it checksums.
+        const std::string list = ",\n  \"checksums\": \"checksums.xxh64\"";
+        REQUIRE(contains(text, list));
+        std::ofstream(path, std::ios::binary) << text.erase(text.find(list), list.size());
+        fs::remove(folder.path("a") + "/latest/checksums.xxh64");
         CHECK(CheckpointStore(folder.path("a"), 2, 3).load(std::nullopt).optimizer.steps == 3);
     }
 
@@ -241,8 +252,11 @@ TEST_SUITE("train.numeric_run") {
         REQUIRE(skipped.size() == 3);
         // Nothing is written after an error; what was saved before the last of the three stands.
         const Checkpoint last = CheckpointStore(scene.path("a"), 2, 3).load(std::nullopt);
-        CHECK(last.progress.step == skipped.back() - 1);
-        CHECK(last.optimizer.steps == last.progress.step - 2);
+        CHECK(last.progress.step < skipped.back());
+        CHECK(last.optimizer.steps ==
+              last.progress.step - std::count_if(skipped.begin(), skipped.end(), [&](auto step) {
+                  return step <= last.progress.step;
+              }));
     }
 
     TEST_CASE("a drafter that diverges ends the run and is told from a bad target") {

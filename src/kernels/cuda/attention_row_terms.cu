@@ -46,9 +46,8 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
             const int head = static_cast<int>(row % query_heads);
             o[i] = *reinterpret_cast<const uint4*>(head_of(arguments.o, head) +
                                                    token * arguments.o.token_stride + column);
-            o_rest[i] =
-                *reinterpret_cast<const uint4*>(head_of(arguments.o_rest, head) +
-                                                token * arguments.o_rest.token_stride + column);
+            o_rest[i] = *reinterpret_cast<const uint4*>(
+                head_of(arguments.o_rest, head) + token * arguments.o_rest.token_stride + column);
             d_o[i] = *reinterpret_cast<const uint4*>(head_of(arguments.d_o, head) +
                                                      token * arguments.d_o.token_stride + column);
         }

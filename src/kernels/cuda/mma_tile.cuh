@@ -286,8 +286,7 @@ __device__ __forceinline__ void store_rests(
     for (int j = 0; j < kDim / 8; ++j) {
         const Word at = tile + T::piece_offset(row, j) + static_cast<Word>(lane % 4 * 4);
         store_word(at, pack_rest(sums[j][0] * factor, sums[j][1] * factor));
-        store_word(at + 8 * T::kRowBytes,
-                   pack_rest(sums[j][2] * factor_8, sums[j][3] * factor_8));
+        store_word(at + 8 * T::kRowBytes, pack_rest(sums[j][2] * factor_8, sums[j][3] * factor_8));
     }
 }
 

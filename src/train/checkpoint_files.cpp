@@ -118,6 +118,17 @@ std::int64_t require_count(const io::Json& json, const char* key, const std::str
     return count;
 }
 
+// Changes the list of checksums of a folder, if it has one.
+void edit_checksums(const std::string& folder, const std::function<void(io::Checksums&)>& edit) {
+    const std::string list = folder + "/" + kChecksumFile;
+    std::error_code ignored;
+    if (fs::exists(list, ignored)) {
+        io::Checksums checksums = io::read_checksums(list);
+        edit(checksums);
+        io::write_file_atomically(list, io::to_text(checksums));
+    }
+}
+
 // Compares the files of a checkpoint with their checksums, if it has them.
 void verify(const std::string& folder, const io::Json& state, const std::string& state_path) {
     if (state.find("checksums") == nullptr) {
@@ -267,13 +278,9 @@ void add_acceptance(const std::string& folder, double acceptance) {
     // In this order: a file that is not listed is no damage, one that is listed and missing is.
     const std::string text = acceptance_text(acceptance);
     io::write_file_atomically(folder + "/" + kAcceptanceFile, text);
-    const std::string list = folder + "/" + kChecksumFile;
-    std::error_code ignored;
-    if (fs::exists(list, ignored)) {
-        io::Checksums checksums = io::read_checksums(list);
+    edit_checksums(folder, [&](io::Checksums& checksums) {
         checksums[kAcceptanceFile] = io::xxh64_hex(text);
-        io::write_file_atomically(list, io::to_text(checksums));
-    }
+    });
 }
 
 void remove_state(const std::string& folder) {
@@ -282,13 +289,9 @@ void remove_state(const std::string& folder) {
     remove_tree(doomed);
     rename_path(folder + "/state", doomed);
     remove_tree(doomed);
-    const std::string list = folder + "/" + kChecksumFile;
-    std::error_code ignored;
-    if (fs::exists(list, ignored)) {
-        io::Checksums checksums = io::read_checksums(list);
+    edit_checksums(folder, [](io::Checksums& checksums) {
         std::erase_if(checksums, [](const auto& file) { return file.first.starts_with("state/"); });
-        io::write_file_atomically(list, io::to_text(checksums));
-    }
+    });
 }
 
 void rename_path(const std::string& from, const std::string& to) {

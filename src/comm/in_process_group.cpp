@@ -11,6 +11,7 @@ namespace dflash::comm {
 InProcessGroup::InProcessGroup(int num_ranks, FirstError& first_error)
     : num_ranks_(num_ranks),
       first_error_(first_error),
+      board_(std::make_shared<CollectiveBoard>(num_ranks)),
       arrived_(narrow<std::size_t>(num_ranks)),
       entries_(narrow<std::size_t>(num_ranks)),
       subscription_(first_error.on_error([this] {
@@ -22,6 +23,8 @@ InProcessGroup::InProcessGroup(int num_ranks, FirstError& first_error)
 }
 
 void InProcessGroup::barrier(int rank) {
+    DFLASH_CHECK(rank >= 0 && rank < num_ranks_, "rank {} of {}", rank, num_ranks_);
+    const CollectiveScope scope(*board_, rank, "barrier");
     meet(rank, /*then_work=*/false);
 }
 
@@ -30,6 +33,7 @@ void InProcessGroup::all_reduce(int rank, Buffer& buffer, gpu::StreamView stream
         return;
     }
     DFLASH_CHECK(rank >= 0 && rank < num_ranks_, "rank {} of {}", rank, num_ranks_);
+    const CollectiveScope scope(*board_, rank, "all_reduce");
     Entry& own = entry(rank);
     own.collective = Collective::AllReduce;
     own.root = 0;
@@ -73,6 +77,7 @@ void InProcessGroup::broadcast(int rank, int root, Buffer& buffer, gpu::StreamVi
     if (num_ranks_ == 1) {
         return;
     }
+    const CollectiveScope scope(*board_, rank, "broadcast");
     Entry& own = entry(rank);
     own.collective = Collective::Broadcast;
     own.root = root;

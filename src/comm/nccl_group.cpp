@@ -65,10 +65,14 @@ NcclGroup::NcclGroup(int num_ranks, FirstError& first_error, std::chrono::millis
       threads_(num_ranks, first_error),
       unique_id_(sizeof(ncclUniqueId)),
       ranks_(narrow<std::size_t>(num_ranks)),
+      board_(std::make_shared<CollectiveBoard>(num_ranks)),
       subscription_(first_error.on_error([this] {
           { const std::lock_guard lock(watch_mutex_); }
           wake_.notify_all();
       })) {
+    for (int rank = 0; rank < num_ranks; ++rank) {
+        done_notes_.push_back({board_.get(), rank});
+    }
     if (nccl_loaded_version() != nccl_build_version()) {
         throw Error(ErrorKind::Device,
                     {.what = fmt::format("NCCL is not the one of the build: got {}, expected {}",
@@ -125,6 +129,7 @@ NcclGroup::~NcclGroup() {
 }
 
 void NcclGroup::join(int rank) {
+    const CollectiveScope scope(*board_, rank, "join");
     auto state = std::make_unique<Rank>();
     state->stream = std::make_unique<gpu::Stream>();
     ranks_[static_cast<std::size_t>(rank)] = std::move(state);
@@ -184,9 +189,8 @@ void NcclGroup::collective(int rank, const char* name, gpu::StreamView stream, C
     const gpu::StreamView ours = own.stream->view();
     own.entered.record(stream);
     own.entered.wait(ours);
-    doing_ = name;
-    ++own.started;
-    const std::string doing = fmt::format("{} {} of rank {}", name, own.started.load(), rank);
+    board_->enter(rank, name);
+    const std::string doing = fmt::format("{} {} of rank {}", name, board_->started(rank), rank);
     {
         const std::lock_guard lock(own.mutex);
         if (!own.aborted) {
@@ -196,8 +200,11 @@ void NcclGroup::collective(int rank, const char* name, gpu::StreamView stream, C
     wait_until_ready(rank, doing);
     gpu::check(cudaLaunchHostFunc(
         ours.handle(),
-        [](void* done) { ++*static_cast<std::atomic<std::int64_t>*>(done); },
-        &own.done));
+        [](void* data) {
+            const auto* note = static_cast<const DoneNote*>(data);
+            note->board->leave(note->rank);
+        },
+        &done_notes_[static_cast<std::size_t>(rank)]));
     own.left.record(ours);
     own.left.wait(stream);
 }
@@ -266,15 +273,9 @@ void NcclGroup::check_communicators() {
 
 /// The oldest collective that is not done on all ranks, once any rank has called it.
 void NcclGroup::check_time(Clock::time_point now) {
-    std::int64_t first_open = 0;
-    std::int64_t last_started = 0;
-    for (int rank = 0; rank < num_ranks(); ++rank) {
-        const std::int64_t next = at(rank).done + 1;
-        first_open = rank == 0 ? next : std::min(first_open, next);
-        last_started = std::max(last_started, at(rank).started.load());
-    }
-    if (first_open != waiting_for_ || last_started < first_open) {
-        waiting_for_ = first_open;
+    const std::optional<OpenCollective> open = board_->open();
+    if (!open || open->number != waiting_for_) {
+        waiting_for_ = open ? open->number : 0;
         waiting_since_ = now;
         return;
     }
@@ -282,25 +283,12 @@ void NcclGroup::check_time(Clock::time_point now) {
         return;
     }
     throw Error(ErrorKind::Device,
-                {.what = fmt::format("{} {} did not end within {} s: {}",
-                                     doing_.load(),
-                                     first_open,
+                {.what = fmt::format("a collective did not end within {} s: {}",
                                      std::chrono::duration<double>(timeout_).count(),
-                                     missing_ranks(first_open)),
+                                     open->text()),
                  .where = {},
                  .cause = {},
                  .hint = "A drafter hangs or a link is down; NCCL_DEBUG=INFO tells more"});
-}
-
-std::string NcclGroup::missing_ranks(std::int64_t number) const {
-    std::vector<int> missing;
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-        if (ranks_[rank]->started < number) {
-            missing.push_back(static_cast<int>(rank));
-        }
-    }
-    return missing.empty() ? "all ranks have called it"
-                           : fmt::format("rank {} has not called it", fmt::join(missing, ", "));
 }
 
 void NcclGroup::abort_all() {

@@ -144,4 +144,17 @@ std::string quote(std::string_view text, std::size_t max) {
     return out + "\"";
 }
 
+std::string shell_word(std::string_view path) {
+    constexpr std::string_view kPlain =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+,:=@%";
+    if (!path.empty() && path.find_first_not_of(kPlain) == std::string::npos) {
+        return std::string(path);
+    }
+    std::string word = "'";
+    for (const char c : path) {
+        word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    }
+    return word + "'";
+}
+
 }  // namespace dflash

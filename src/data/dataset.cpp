@@ -2,6 +2,7 @@
 #include "data_files.hpp"
 #include "line_encoder.hpp"
 
+#include <dflash/core/activity.hpp>
 #include <dflash/core/check.hpp>
 #include <dflash/core/error.hpp>
 #include <dflash/core/first_error.hpp>
@@ -133,6 +134,7 @@ Findings judge(const DataFiles& files,
                 for (SampleId id = begin; id < end; ++id) {
                     judge_row(id, found);
                 }
+                note_progress();
             }
         } catch (...) {
             first_error.store(std::current_exception());

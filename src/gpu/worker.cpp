@@ -26,6 +26,7 @@ void name_current_thread(const Device& device) {
 Worker::Worker(Device device, FirstError& first_error, WorkerOptions options)
     : device_(std::move(device)),
       first_error_(first_error),
+      board_(std::make_shared<WorkerBoard>(device_.name)),
       subscription_(first_error.on_error([this] {
           // With the lock held nobody is between looking at FirstError and falling asleep.
           { const std::lock_guard lock(mutex_); }
@@ -46,27 +47,28 @@ Worker::~Worker() {
     thread_.join();
 }
 
-void Worker::post(std::function<void()> task) {
-    static_cast<void>(enqueue(std::move(task)));
+void Worker::post(TaskName name, std::function<void()> task) {
+    static_cast<void>(enqueue({name, std::move(task)}));
 }
 
-bool Worker::enqueue(std::function<void()> task) {
+bool Worker::enqueue(Task task) {
     {
         const std::lock_guard lock(mutex_);
         if (stopping_ || first_error_.failed()) {
             return false;
         }
         tasks_.push_back(std::move(task));
+        board_->queued.store(tasks_.size(), std::memory_order_relaxed);
     }
     wake_.notify_one();
     return true;
 }
 
-void Worker::enqueue_and_wait(std::function<void()> task) {
+void Worker::enqueue_and_wait(Task task) {
     DFLASH_CHECK(!is_current_thread(), "{} would wait for itself", device_.name);
     enum class State { Queued, Running, Done, Abandoned };
     const auto state = std::make_shared<State>(State::Queued);
-    const bool queued = enqueue([this, state, task = std::move(task)]() mutable {
+    auto run = [this, state, run_task = std::move(task.run)]() mutable {
         {
             const std::lock_guard lock(mutex_);
             if (*state == State::Abandoned) {
@@ -74,15 +76,16 @@ void Worker::enqueue_and_wait(std::function<void()> task) {
             }
             *state = State::Running;
         }
-        task();
-        task = nullptr;  // before the caller goes on: the task may own or refer to what is the
-                         // caller's
+        run_task();
+        run_task = nullptr;  // before the caller goes on: the task may own or refer to what is the
+                             // caller's
         {
             const std::lock_guard lock(mutex_);
             *state = State::Done;
         }
         finished_.notify_all();
-    });
+    };
+    const bool queued = enqueue({task.name, std::move(run)});
     if (!queued) {
         first_error_.rethrow_if_failed();
         DFLASH_CHECK(queued, "{} is being stopped", device_.name);
@@ -116,6 +119,7 @@ double Worker::busy_s() const {
 void Worker::run(const WorkerOptions& options) {
     { const std::lock_guard lock(mutex_); }
     try {
+        const Activity::Scope activity(board_->activity, "start");
         set_up(options);
     } catch (...) {
         first_error_.store(std::current_exception());
@@ -145,7 +149,8 @@ void Worker::run_tasks() {
         wake_.wait(lock, [this] { return stopping_ || !tasks_.empty() || first_error_.failed(); });
         if (first_error_.failed()) {
             // Destroyed without the lock: what tasks own may do anything when it goes.
-            std::deque<std::function<void()>> dropped = std::exchange(tasks_, {});
+            std::deque<Task> dropped = std::exchange(tasks_, {});
+            board_->queued.store(0, std::memory_order_relaxed);
             lock.unlock();
             dropped.clear();
             lock.lock();
@@ -155,20 +160,26 @@ void Worker::run_tasks() {
         if (tasks_.empty()) {
             return;
         }
-        std::function<void()> task = std::move(tasks_.front());
+        Task task = std::move(tasks_.front());
         tasks_.pop_front();
+        board_->queued.store(tasks_.size(), std::memory_order_relaxed);
         task_began_ = Clock::now();
         lock.unlock();
-        try {
-            task();
-        } catch (...) {
-            first_error_.store(std::current_exception());
-        }
-        task = nullptr;
+        run_task(std::move(task));
         lock.lock();
         busy_ += Clock::now() - *task_began_;
         task_began_.reset();
     }
+}
+
+void Worker::run_task(Task task) noexcept {
+    try {
+        const Activity::Scope activity(board_->activity, task.name.what, task.name.number);
+        task.run();
+    } catch (...) {
+        first_error_.store(std::current_exception());
+    }
+    note_progress();
 }
 
 }  // namespace dflash::gpu

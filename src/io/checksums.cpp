@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #define XXH_INLINE_ALL  // the library is its header: nothing to find where the program runs
 
+#include <dflash/core/activity.hpp>
 #include <dflash/core/check.hpp>
 #include <dflash/core/error.hpp>
 #include <dflash/io/checksums.hpp>
@@ -89,6 +90,7 @@ std::string xxh64_of_file(const std::string& path, From from, const Between& bet
     std::vector<std::byte> piece(kPieceBytes);
     Xxh64 hash;
     for (;;) {
+        note_progress();
         const ::ssize_t got = ::read(file.get(), piece.data(), piece.size());
         if (got < 0 && errno == EINTR) {
             continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compression.hpp"
 
+#include <dflash/core/activity.hpp>
 #include <dflash/core/check.hpp>
 #include <dflash/io/jsonl.hpp>
 #include <dflash/io/mapped_file.hpp>
@@ -43,6 +44,7 @@ struct JsonLines::Content {
         const char* const end = begin + bytes.size();
         for (const char* at = begin; at != end;) {
             starts.push_back(at - begin);
+            note_progress();
             const void* newline = std::memchr(at, '\n', static_cast<std::size_t>(end - at));
             at = newline == nullptr ? end : static_cast<const char*>(newline) + 1;
         }

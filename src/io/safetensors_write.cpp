@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dflash/core/activity.hpp>
 #include <dflash/core/check.hpp>
 #include <dflash/io/checksums.hpp>
 #include <dflash/io/json.hpp>
@@ -89,6 +90,7 @@ std::string write_safetensors(const std::string& path,
                          written,
                          sizes[i]);
             write(piece);
+            note_progress();
         });
         DFLASH_CHECK(written == sizes[i],
                      "{}: {} bytes written, {} announced",

@@ -2,6 +2,7 @@
 // Unpacking of gzip (RFC 1952) and Zstandard (RFC 8878) files.
 #include "compression.hpp"
 
+#include <dflash/core/activity.hpp>
 #include <dflash/core/error.hpp>
 #include <dflash/core/scope.hpp>
 #include <dflash/io/jsonl.hpp>
@@ -52,6 +53,7 @@ std::string unpack_gzip(std::span<const std::byte> packed, const std::string& pa
         const int result = ::inflate(&stream, Z_NO_FLUSH);
         at += given - stream.avail_in;
         out.append(piece->data(), kPiece - stream.avail_out);
+        note_progress();
         if (result == Z_STREAM_END) {
             // Members may follow each other; zeros after the last one are padding.
             const auto rest = packed.subspan(at);
@@ -88,6 +90,7 @@ std::string unpack_zstd(std::span<const std::byte> packed, const std::string& pa
             fail("zstd", "damaged", input.pos, path, ::ZSTD_getErrorName(result));
         }
         out.append(piece->data(), output.pos);
+        note_progress();
         if (input.pos == input.size) {
             if (result == 0) {
                 return out;  // at the end of a frame

@@ -265,7 +265,7 @@ void CompileBarrier::prepare(std::span<gpu::Worker* const> workers,
     for (gpu::Worker* const worker : workers) {
         DFLASH_CHECK(
             !worker->is_current_thread(), "{} would wait for itself", worker->device().name);
-        worker->post([this, worker, warm_up, progress] {
+        worker->post({"load kernels"}, [this, worker, warm_up, progress] {
             arrive(worker->device());
             const Clock::time_point begin = Clock::now();
             if (warm_up) {

@@ -2,6 +2,7 @@
 // Look-ups take a fraction of a millisecond each and happen in the caller's thread; compilations
 // take 0.1 to 2 s each on one processor and run in a pool. NVRTC's own work is 92 % parallel
 // between threads (measured with 13.0).
+#include <dflash/core/activity.hpp>
 #include <dflash/core/check.hpp>
 #include <dflash/core/first_error.hpp>
 #include <dflash/kernels/kernel_builder.hpp>
@@ -135,6 +136,7 @@ void KernelBuilder::compile_all(const std::vector<BuiltKernel*>& missing,
                 }
                 DFLASH_CHECK(!cancelled(), "the build of kernels was cancelled");
                 compile(*missing[i]);
+                note_progress();
             }
         } catch (...) {
             first_error.store(std::current_exception());

@@ -32,6 +32,7 @@ data::SampleRef ReadSample::operator()(tbb::flow_control& control) {
     data::SampleRef ref{.index = next_index_, .end = true};
     const bool more = !ended_ && run_.guarded([&] {
         if (!run_.skips()) {
+            const Activity::Scope activity(run_.board->samples, "sample", next_index_);
             ref = source_.next();
             DFLASH_CHECK(ref.index == next_index_,
                          "the source gave sample {}, expected {}",
@@ -45,7 +46,7 @@ data::SampleRef ReadSample::operator()(tbb::flow_control& control) {
     }
     ended_ = ref.end;
     ++next_index_;
-    ++run_.arrivals.samples_read;
+    ++run_.board->arrivals.samples_read;
     if (!ref.end) {
         ++run_.samples_read;
     }
@@ -58,6 +59,7 @@ EncodedSample EncodeSample::operator()(const data::SampleRef& ref) const {
         return message;
     }
     run_.guarded([&] {
+        const Board::EncodeScope activity(*run_.board, ref.index);
         auto sample = std::make_shared<data::Sample>(encoder_.encode(ref));
         DFLASH_CHECK(sample->ref.index == ref.index && sample->ref.end == ref.end,
                      "the encoder answered sample {} with sample {}",
@@ -79,7 +81,7 @@ void PackSamples::operator()(const EncodedSample& sample, OutputPorts& ports) {
                      next_sample_);
         ++next_sample_;
         ++unreturned_;
-        ++run_.arrivals.samples_packed;
+        ++run_.board->arrivals.samples_packed;
         if (sample.sample == nullptr || run_.skips()) {
             data::PackedRow carrier;
             carrier.index = next_row_;
@@ -88,6 +90,8 @@ void PackSamples::operator()(const EncodedSample& sample, OutputPorts& ports) {
             send(std::move(carrier), ports);
             return;
         }
+        note_progress();
+        const Activity::Scope activity(run_.board->pack, "pack sample", sample.index);
         for (data::PackedRow& row : packer_.push(std::move(*sample.sample))) {
             DFLASH_CHECK(!row.end || sample.end, "the packer made END of sample {}", sample.index);
             send(std::move(row), ports);
@@ -115,22 +119,26 @@ void PackSamples::send(data::PackedRow row, OutputPorts& ports) {
     ++next_row_;
     unreturned_ -= row.num_samples;
     ended_ = row.end;
-    ++run_.arrivals.rows_packed;
+    ++run_.board->arrivals.rows_packed;
     slots_.row_packed();
     std::get<0>(ports).try_put(std::make_shared<const data::PackedRow>(std::move(row)));
 }
 
 void StartTarget::operator()(const RowPtr& row, RowGateway& gateway) {
     run_.guarded([&] {
-        ++run_.arrivals.rows_given_slots;
+        ++run_.board->arrivals.rows_given_slots;
         slots_.row_given_slot();
         if (row->end || run_.skips()) {
             slots_.target_finished();
             gateway.try_put(row);
         } else if (in_target_->enter(row->index, gateway)) {
-            target_.start(row, slot_of(row, num_slots_), [in_target = in_target_, row] {
-                in_target->leave(row);
-            });
+            const Activity::Scope activity(run_.board->target, "hand over row", row->index);
+            run_.board->slot_of(row->index).set("in the target", row->index);
+            target_.start(
+                row, slot_of(row, num_slots_), [in_target = in_target_, row, board = run_.board] {
+                    board->slot_of(row->index).set("behind earlier rows", row->index);
+                    in_target->leave(row);
+                });
         }
     });
 }
@@ -140,7 +148,7 @@ void DeliverRow::operator()(const RowPtr& row, RowGateway& gateway) {
         DFLASH_CHECK(
             row->index == next_row_, "row {} reached the step, expected {}", row->index, next_row_);
         ++next_row_;
-        ++run_.arrivals.rows_at_step;
+        ++run_.board->arrivals.rows_at_step;
         run_.tokens_captured += row->num_tokens();
         if (row->end) {
             ready_.end();
@@ -148,6 +156,8 @@ void DeliverRow::operator()(const RowPtr& row, RowGateway& gateway) {
         if (row->end || run_.skips()) {
             gateway.try_put(row);
         } else if (in_step_->enter(row->index, gateway)) {
+            const Activity::Scope activity(run_.board->deliver, "deliver row", row->index);
+            run_.board->slot_of(row->index).set("ready for the loop", row->index);
             // If stop() came in between, the row is dropped by `ready_`, which returns its slot.
             ready_.push({.slot_return = std::make_shared<SlotReturn>(in_step_, row),
                          .row = row,
@@ -158,9 +168,10 @@ void DeliverRow::operator()(const RowPtr& row, RowGateway& gateway) {
 
 tbb::flow::continue_msg FreeSlot::operator()(const RowPtr& row) {
     slots_.slot_returned();
-    ++run_.arrivals.rows_returned;
+    run_.board->slot_of(row->index).set(nullptr);
+    ++run_.board->arrivals.rows_returned;
     if (row->end) {
-        run_.arrivals.end_returned = true;
+        run_.board->arrivals.end_returned = true;
     }
     return {};
 }

@@ -6,7 +6,7 @@
 // empty, so that every index still arrives.
 #pragma once
 
-#include "arrivals.hpp"
+#include "board.hpp"
 #include "ready_rows.hpp"
 #include "rows_in_flight.hpp"
 #include "slot_clock.hpp"
@@ -27,14 +27,15 @@ namespace dflash::pipeline {
 
 /// What the bodies of one run share.
 struct RunState : NonCopyable {
-    explicit RunState(FirstError& error) : first_error(error) {}
+    RunState(FirstError& error, int num_slots, int num_threads)
+        : first_error(error), board(std::make_shared<Board>(num_slots, num_threads)) {}
 
     FirstError& first_error;
+    const std::shared_ptr<Board> board;
     std::atomic<bool> ending = false;            ///< stop() was called
     std::atomic<std::int64_t> samples_read = 0;  ///< without END
     std::atomic<std::int64_t> samples_dropped = 0;
     std::atomic<std::int64_t> tokens_captured = 0;
-    Arrivals arrivals;
 
     /// Whether bodies pass messages on without calling their stage.
     bool skips() const { return ending.load(std::memory_order_acquire) || first_error.failed(); }

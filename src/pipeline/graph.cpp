@@ -44,8 +44,8 @@ Pipeline::Graph::Graph(const PipelineOptions& options,
                        RowPacker& packer,
                        TargetStage& target,
                        FirstError& first_error)
-    : run_(first_error),
-      slots_(checked(options).num_slots, target.num_replicas()),
+    : run_(first_error, checked(options).num_slots, options.num_threads),
+      slots_(options.num_slots, target.num_replicas()),
       ready_(first_error),
       in_target_(std::make_shared<RowsInFlight>(
           first_error, "the target", [this] { slots_.target_finished(); })),
@@ -125,6 +125,9 @@ std::optional<ReadyRow> Pipeline::Graph::next() {
     DFLASH_CHECK(waiter_.joinable() || run_.ending, "next() before start()");
     std::optional<ReadyRow> row = ready_.pop();
     run_.first_error.rethrow_if_failed();
+    if (row) {
+        run_.board->slot_of(row->row->index).set("in the step", row->row->index);
+    }
     return row;
 }
 
@@ -146,7 +149,7 @@ void Pipeline::Graph::wait_until_idle() noexcept {
     run_.guarded([this] {
         graph_->wait_for_all();
         if (!run_.first_error.failed()) {
-            check_all_arrived(run_.arrivals);
+            check_all_arrived(run_.board->arrivals);
         }
     });
 }

@@ -43,6 +43,8 @@ class Pipeline::Graph : NonCopyable {
     void stop();
     PipelineStats stats() const;
 
+    std::shared_ptr<const PipelineBoard> board() const { return run_.board; }
+
   private:
     /// Lets nothing start any more and waits until the graph is idle.
     void finish() noexcept;

@@ -37,6 +37,10 @@ PipelineStats Pipeline::stats() const {
     return graph_->stats();
 }
 
+std::shared_ptr<const PipelineBoard> Pipeline::board() const {
+    return graph_->board();
+}
+
 RowLease::RowLease(std::shared_ptr<void> token, RowPtr row, int slot)
     : token_(std::move(token)), row_(std::move(row)), slot_(slot) {}
 

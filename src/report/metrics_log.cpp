@@ -68,11 +68,15 @@ MetricsLog::MetricsLog(std::string path, std::int64_t last_step)
 void MetricsLog::write(const io::Json& object) {
     DFLASH_CHECK(
         step_of(object).has_value(), "a line of metrics without a step: {}", object.dump());
+    const std::string line = object.dump();
+    if (listener_) {
+        listener_(line);
+    }
     if (pending_.size() >= kMaxPending) {
         write_pending();  // there may be room again
     }
     if (pending_.size() < kMaxPending) {
-        pending_ += object.dump();
+        pending_ += line;
         pending_ += '\n';
         ++waiting_;
     } else {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dflash/core/activity.hpp>
 #include <dflash/core/check.hpp>
 #include <dflash/core/error.hpp>
 #include <dflash/tensor/bridge.hpp>
@@ -150,6 +151,7 @@ void expect_file_shape(const io::TensorView& view,
 
 at::Tensor load(const io::TensorView& view, at::Device device, at::ScalarType dtype) {
     expect_same_kind(view, dtype, {});
+    note_progress();
     return aligned_copy(view).to(device, dtype);
 }
 
@@ -159,6 +161,7 @@ void load_into(const io::TensorView& view,
     expect_file_shape(view, {destination.sizes().data(), destination.sizes().size()}, where);
     expect_same_kind(view, destination.scalar_type(), where);
     destination.copy_(aligned_copy(view));
+    note_progress();
 }
 
 std::span<const std::byte> bytes_of(const at::Tensor& contiguous_cpu) {

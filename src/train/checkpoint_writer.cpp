@@ -205,6 +205,10 @@ void CheckpointWriter::try_once(std::unique_lock<std::mutex>& lock) {
     std::optional<Error> failure;
     SaveCost cost;
     try {
+        std::optional<Activity::Scope> activity;
+        if (options_.activity != nullptr) {
+            activity.emplace(*options_.activity, "write step", checkpoint_.progress.step);
+        }
         cost = store_.save(checkpoint_, acceptance_, [this] { stop_if_given_up(); });
     } catch (const GivenUp&) {
         lock.lock();
@@ -272,6 +276,7 @@ void CheckpointWriter::failed(const Error& error) {
             format_seconds(std::chrono::duration<double>(pause).count()),
             last_good());
     }
+    note_progress();  // tries have a limit of their own
     last_failure_ = error;
     // Somebody waits for the end of the run: no long pauses then.
     next_try_ = Clock::now() + (hurry_ ? std::min(pause, kPauseInHurry) : pause);

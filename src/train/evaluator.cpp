@@ -97,8 +97,9 @@ void Evaluator::allocate(std::int64_t num_features, std::int64_t hidden_size) {
         longest = std::max(longest, row.num_tokens());
     }
     for (Lane& lane : lanes_) {
-        lane.rank->worker().call(
-            [&] { lane.slot = lane.rank->make_slot(num_features, longest, hidden_size); });
+        lane.rank->worker().call({"make a slot"}, [&] {
+            lane.slot = lane.rank->make_slot(num_features, longest, hidden_size);
+        });
     }
 }
 
@@ -166,8 +167,10 @@ void Evaluator::run_lane(Lane& lane,
                          std::vector<RowOutcome>& outcomes) {
     for (std::size_t i = first; i < rows_.rows.size() && !signals.stop_requested(); i += stride) {
         const data::PackedRow& row = rows_.rows[i];
-        lane.target->worker().call([&] { lane.target->capture(row, lane.slot); });
-        lane.rank->worker().call([&] {
+        const auto number = static_cast<std::int64_t>(i);
+        lane.target->worker().call({"capture held-out row", number},
+                                   [&] { lane.target->capture(row, lane.slot); });
+        lane.rank->worker().call({"predict held-out row", number}, [&] {
             const DrafterRank::Prediction prediction = lane.rank->predict(row, lane.slot);
             outcomes[i] = {prediction.argmax, prediction.loss_sum, /*done=*/true};
         });

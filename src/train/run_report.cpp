@@ -83,20 +83,6 @@ void tell(const std::optional<Notice>& notice) {
     }
 }
 
-/// A path as a shell takes it.
-std::string shell_word(const std::string& path) {
-    constexpr std::string_view kPlain =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+,:=@%";
-    if (!path.empty() && path.find_first_not_of(kPlain) == std::string::npos) {
-        return path;
-    }
-    std::string word = "'";
-    for (const char c : path) {
-        word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    }
-    return word + "'";
-}
-
 }  // namespace
 
 RunReport::RunReport(const std::string& folder,
@@ -241,6 +227,14 @@ void RunReport::saved(const SaveReport& save) {
              format_seconds(save.cost.write_s),
              format_seconds(save.cost.verify_s),
              save.tries > 1 ? fmt::format(", at try {}", save.tries) : "");
+    if (hooks_ != nullptr) {
+        hooks_->saved(save.progress.step, save.folder);
+    }
+}
+
+void RunReport::set_hooks(RunHooks& hooks) {
+    hooks_ = &hooks;
+    metrics_.set_listener([&hooks](const std::string& line) { hooks.metrics(line); });
 }
 
 void RunReport::summary(const Progress& progress, const std::string& folder) {

@@ -10,13 +10,16 @@
 #include <dflash/pipeline/replica_dispatcher.hpp>
 #include <dflash/report/console.hpp>
 #include <dflash/tensor/bridge.hpp>
+#include <dflash/train/fault_plan.hpp>
 #include <dflash/train/kernel_start.hpp>
 #include <dflash/train/prepared_run.hpp>
 #include <dflash/train/row_stream.hpp>
 #include <dflash/train/run_folder.hpp>
+#include <dflash/train/run_hooks.hpp>
 #include <dflash/train/session.hpp>
 #include <dflash/train/torch_worker.hpp>
 #include <dflash/train/trainer.hpp>
+#include <dflash/train/watchdog.hpp>
 
 #include <algorithm>
 #include <csignal>
@@ -38,17 +41,22 @@ constexpr std::chrono::minutes kCollectiveTimeout(5);
 /// use.
 class Session : NonCopyable {
   public:
-    Session(PreparedRun run, const TrainRequest& request, std::optional<Checkpoint> checkpoint);
+    Session(PreparedRun run,
+            const TrainRequest& request,
+            std::optional<Checkpoint> checkpoint,
+            Whereabouts& whereabouts,
+            Watchdog& watchdog);
 
     Progress train(const std::string& folder, RunReport& report, StopSignals& signals);
 
   private:
+    void build();
     void start_workers();
     void load_targets();
     void build_drafters();
     void make_slots();
     void make_save_buffers();
-    void at_once(const std::function<void(DrafterRank&)>& task);
+    void at_once(const char* name, const std::function<void(DrafterRank&)>& task);
     void warm_up();
     void set_weights();
     void make_pipeline();
@@ -58,7 +66,9 @@ class Session : NonCopyable {
     PreparedRun run_;
     Settings settings_;
     std::optional<Checkpoint> checkpoint_;
+    Whereabouts& whereabouts_;
     FirstError first_error_;
+    FirstError::Subscription failure_watch_;
     KernelStart kernels_;
     std::vector<FeatureSlot> slots_;
     std::vector<std::unique_ptr<TargetReplica>> targets_;
@@ -74,18 +84,36 @@ class Session : NonCopyable {
     std::unique_ptr<pipeline::Pipeline> pipeline_;
 };
 
-Session::Session(PreparedRun run, const TrainRequest& request, std::optional<Checkpoint> checkpoint)
+Session::Session(PreparedRun run,
+                 const TrainRequest& request,
+                 std::optional<Checkpoint> checkpoint,
+                 Whereabouts& whereabouts,
+                 Watchdog& watchdog)
     : run_(std::move(run)),
       settings_(request.settings),
       checkpoint_(std::move(checkpoint)),
+      whereabouts_(whereabouts),
+      failure_watch_(first_error_.on_error([&] { watchdog.run_failed(first_error_.get()); })),
       kernels_(run_, settings_.cache, first_error_) {
+    try {
+        build();
+    } catch (...) {
+        first_error_.store(std::current_exception());
+        first_error_.rethrow_if_failed();
+    }
+}
+
+void Session::build() {
     set_up_torch_process();
     comm::set_nccl_defaults();
     start_workers();
+    whereabouts_.loop().set("prepare kernels");
     kernels_.prepare(workers_);
+    whereabouts_.loop().set("load");
     load_targets();
     build_drafters();
     make_slots();
+    whereabouts_.loop().set("prepare the evaluation");
     evaluator_ = std::make_unique<Evaluator>(
         pack_held_out(run_.held_out_data(), run_.held_out_ids, run_.pack),
         *run_.training,
@@ -95,6 +123,7 @@ Session::Session(PreparedRun run, const TrainRequest& request, std::optional<Che
         ranks_,
         settings_.eval);
     evaluator_->allocate(run_.draft.config.num_features(), run_.draft.config.hidden_size);
+    whereabouts_.loop().set("warm up");
     warm_up();
     set_weights();
     make_save_buffers();
@@ -110,6 +139,7 @@ void Session::start_workers() {
             first_error_,
             gpu::WorkerOptions{.on_start = [device] { set_up_torch(device); },
                                .pin = enough_cores}));
+        whereabouts_.add_worker(watched_worker(run_.plan.roles, *workers_.back()));
     }
 }
 
@@ -123,7 +153,7 @@ void Session::load_targets() {
         options.dtype = compute_dtype(worker.device());
         options.row_ops = kernels_.make_row_ops(worker.device());
         // The first replica reads the files; the others take the tensors from it.
-        auto model = worker.call([&] {
+        auto model = worker.call({"load the target"}, [&] {
             auto loaded =
                 targets_.empty()
                     ? target::load_target(run_.location.folder, options)
@@ -150,13 +180,14 @@ void Session::build_drafters() {
         drafter_devices.push_back(worker_at(position).device());
     }
     group_ = comm::make_process_group(drafter_devices, first_error_, kCollectiveTimeout);
+    whereabouts_.set_collectives(group_->board());
     // Logical devices on one physical device share the frozen embedding and head.
     std::map<std::string, target::Ends> ends_by_device;
     for (int rank = 0; rank < num_ranks; ++rank) {
         gpu::Worker& worker = worker_at(run_.plan.roles.drafters[static_cast<std::size_t>(rank)]);
         ranks_.push_back(std::make_unique<DrafterRank>(worker, rank, *group_));
         DrafterRank& drafter = *ranks_.back();
-        worker.call([&] {
+        worker.call({"build the drafter"}, [&] {
             const at::Device device = tensor::torch_device(worker.device());
             target::Ends& ends = ends_by_device[device.str()];
             if (!ends.embed_VH.defined()) {
@@ -171,14 +202,14 @@ void Session::build_drafters() {
             synchronize_stream(worker.device());
         });
     }
-    at_once([](DrafterRank& drafter) { drafter.join(); });
+    at_once("join the drafters", [](DrafterRank& drafter) { drafter.join(); });
 }
 
 /// For what is a collective: a rank alone would wait for the others. After an error this may return
 /// while a task still runs, so tasks own what they use.
-void Session::at_once(const std::function<void(DrafterRank&)>& task) {
+void Session::at_once(const char* name, const std::function<void(DrafterRank&)>& task) {
     for (const auto& rank : ranks_) {
-        rank->worker().post([task, drafter = rank.get()] { task(*drafter); });
+        rank->worker().post({name}, [task, drafter = rank.get()] { task(*drafter); });
     }
     for (const auto& rank : ranks_) {
         rank->worker().call([] {});
@@ -188,7 +219,7 @@ void Session::at_once(const std::function<void(DrafterRank&)>& task) {
 
 void Session::make_slots() {
     for (const auto& target : targets_) {
-        target->worker().call([&] {
+        target->worker().call({"reach the drafters"}, [&] {
             for (const auto& rank : ranks_) {
                 target->reach(rank->worker().device(), run_.plan.max_row_tokens);
             }
@@ -197,7 +228,7 @@ void Session::make_slots() {
     slots_.resize(static_cast<std::size_t>(run_.plan.num_slots));
     for (std::size_t s = 0; s < slots_.size(); ++s) {
         DrafterRank& owner = *ranks_[s % ranks_.size()];
-        owner.worker().call([&] {
+        owner.worker().call({"make a slot"}, [&] {
             slots_[s] = owner.make_slot(run_.draft.config.num_features(),
                                         run_.plan.max_row_tokens,
                                         run_.draft.config.hidden_size);
@@ -217,9 +248,10 @@ void Session::warm_up() {
     const data::PackedRow row =
         make_warm_up_row(run_.pack.block, run_.plan.max_row_tokens, run_.plan.max_row_blocks);
     for (std::size_t i = 0; i < targets_.size(); ++i) {
-        targets_[i]->worker().call([&] { targets_[i]->capture(row, slots_[i % slots_.size()]); });
+        targets_[i]->worker().call({"warm up"},
+                                   [&] { targets_[i]->capture(row, slots_[i % slots_.size()]); });
     }
-    at_once([this, row](DrafterRank& drafter) {
+    at_once("warm up", [this, row](DrafterRank& drafter) {
         drafter.warm_up(row, slots_[static_cast<std::size_t>(drafter.rank())]);
     });
 }
@@ -246,7 +278,7 @@ void Session::set_weights() {
                                                 static_cast<std::uint64_t>(settings_.run.seed));
     }
     for (const auto& rank : ranks_) {
-        rank->worker().call([&] {
+        rank->worker().call({"set the weights"}, [&] {
             if (checkpoint_) {
                 rank->set_state(checkpoint_->optimizer);
             } else {
@@ -286,13 +318,17 @@ void Session::make_pipeline() {
         *packer_,
         *dispatcher_,
         first_error_);
+    whereabouts_.set_pipeline(pipeline_->board());
 }
 
 Progress Session::train(const std::string& folder, RunReport& report, StopSignals& signals) {
     Identity identity = identity_of(settings_, run_);
     CheckpointStore checkpoints(
         folder, settings_.checkpoint.keep, settings_.checkpoint.keep_drafts);
-    CheckpointWriter writer(checkpoints, save_buffers_, first_error_);
+    CheckpointWriter writer(checkpoints,
+                            save_buffers_,
+                            first_error_,
+                            {.on_saved = {}, .activity = &whereabouts_.add_thread("saver")});
     Trainer trainer(
         {.pipeline = *pipeline_,
          .ranks = ranks_,
@@ -302,6 +338,7 @@ Progress Session::train(const std::string& folder, RunReport& report, StopSignal
          .writer = writer,
          .report = report,
          .signals = signals,
+         .loop = whereabouts_.loop(),
          .length = RunLength(settings_.train, static_cast<std::int64_t>(run_.train_ids.size())),
          .identity = std::move(identity),
          .settings = settings_},
@@ -342,6 +379,10 @@ void print_plan(const TrainRequest& request) {
 }
 
 int train(TrainRequest request, StopSignals& signals) {
+    set_faults_from_environment();
+    Whereabouts whereabouts;
+    Watchdog watchdog(whereabouts, {.after_s = request.settings.watchdog.after.seconds});
+    const Activity::Scope activity(whereabouts.loop(), "prepare");
     for (const std::string& file : request.config_files) {
         log_info("settings  {}", file);
     }
@@ -376,6 +417,7 @@ int train(TrainRequest request, StopSignals& signals) {
              folder,
              resuming ? fmt::format(", resumed at step {}", checkpoint->progress.step) : "");
 
+    RunHooks hooks(request.settings.hooks, folder);
     NumericPolicy numeric_policy(
         folder,
         [&data = *run.training](SampleId id) { return data.place_of(id); },
@@ -384,9 +426,12 @@ int train(TrainRequest request, StopSignals& signals) {
                      checkpoint ? checkpoint->progress.step : 0,
                      request.settings,
                      std::move(numeric_policy));
-    Session session(std::move(run), request, std::move(checkpoint));
+    report.set_hooks(hooks);
+    Session session(std::move(run), request, std::move(checkpoint), whereabouts, watchdog);
     const Progress progress = session.train(folder, report, signals);
+    whereabouts.loop().set("end", Activity::kNoNumber, Activity::Kind::Waits);
     report.summary(progress, folder);
+    hooks.finish();
     const int signal = signals.stop_signal.load();
     return signal == 0 ? 0 : signal == SIGINT ? 130 : 143;
 }

@@ -219,6 +219,29 @@ void ReportSettings::declare(SettingList& list) {
         "report.every", every, "time between lines on the screen", {.above = 0, .maths = false});
 }
 
+void WatchdogSettings::declare(SettingList& list) {
+    list.add("watchdog.after",
+             after,
+             "time without any progress after which a run ends with the report of who waits for "
+             "whom",
+             {.above = 0, .maths = false});
+}
+
+void HooksSettings::declare(SettingList& list) {
+    list.add("hooks.metrics",
+             metrics,
+             "shell command that gets the lines of metrics.jsonl on its standard input",
+             {.maths = false});
+    list.add("hooks.checkpoint",
+             checkpoint,
+             "shell command to run after each save; {dir} is the folder of the checkpoint",
+             {.maths = false});
+    list.add("hooks.wait",
+             wait,
+             "at the end of a run, the longest wait for hooks.checkpoint to finish",
+             {.at_least = 0, .maths = false});
+}
+
 void CacheSettings::declare(SettingList& list) {
     list.add("cache.dir",
              dir,
@@ -236,6 +259,8 @@ SettingList Settings::list() {
     eval.declare(all);
     checkpoint.declare(all);
     report.declare(all);
+    watchdog.declare(all);
+    hooks.declare(all);
     cache.declare(all);
     return all;
 }

@@ -37,14 +37,15 @@ void Step::add(pipeline::RowLease row) {
     FeatureSlot& slot = slots_[static_cast<std::size_t>(row.slot())];
     // A task must be copyable; the lease has one owner, so it travels behind a pointer.
     auto lease = std::make_shared<pipeline::RowLease>(std::move(row));
-    drafter.worker().post([&drafter, &slot, lease] {
+    drafter.worker().post({"train row", lease->row()->index}, [&drafter, &slot, lease] {
         drafter.add_row(*lease->row(), slot);
         lease->release();
     });
 }
 
-PendingStep Step::finish(double learning_rate) {
+PendingStep Step::finish(std::int64_t number, double learning_rate) {
     PendingStep pending;
+    pending.number_ = number;
     pending.counts_ = std::exchange(counts_, StepReport{});
     pending.row_samples_ = std::exchange(row_samples_, {});
     pending.weight_sum_ = std::exchange(weight_sum_, 0.0);
@@ -55,6 +56,7 @@ PendingStep Step::finish(double learning_rate) {
         pending.results_.push_back(promise->get_future());
         pending.ranks_.push_back(rank.get());
         rank->worker().post(
+            {"finish step", number},
             [promise, drafter = rank.get(), learning_rate, weight_sum = pending.weight_sum_] {
                 promise->set_value(drafter->finish_step(learning_rate, weight_sum));
             });
@@ -71,7 +73,7 @@ StepReport PendingStep::wait() {
         // The tensors are read on the drafter's own worker, where the device is current.
         gpu::Worker& worker = ranks_[rank]->worker();
         std::future<StepResult>& future = results_[rank];
-        worker.call([&] {
+        worker.call({"result of step", number_}, [&] {
             const StepResult result = future.get();
             values[rank] = result.read();
         });

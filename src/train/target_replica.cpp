@@ -38,7 +38,8 @@ void TargetReplica::reach(const gpu::Device& drafter, std::int64_t max_tokens) {
 }
 
 void TargetReplica::start(pipeline::RowPtr row, FeatureSlot& slot, std::function<void()> done) {
-    worker_.post([this, row = std::move(row), &slot, done = std::move(done)] {
+    const gpu::TaskName name("capture row", row->index);
+    worker_.post(name, [this, row = std::move(row), &slot, done = std::move(done)] {
         capture(*row, slot);
         done();
     });

@@ -53,21 +53,33 @@ Progress Trainer::run() {
         report_saves();
     }
     report_steps(0);
-    parts_.pipeline.stop();
+    stop_pipeline();
     if (!parts_.signals.stop_requested()) {
         evaluate();
     }
+    save_last();
+    return progress_;
+}
+
+void Trainer::save_last() {
+    const Activity::Scope activity(
+        parts_.loop, "wait for saves", Activity::kNoNumber, Activity::Kind::Waits);
     parts_.writer.wait_until_ready();
     save();
     parts_.writer.finish(
         std::chrono::duration<double>(parts_.settings.checkpoint.patience.seconds));
     report_saves();
-    return progress_;
+}
+
+void Trainer::stop_pipeline() {
+    const Activity::Scope activity(
+        parts_.loop, "stop the pipeline", Activity::kNoNumber, Activity::Kind::Waits);
+    parts_.pipeline.stop();
 }
 
 bool Trainer::fill_step() {
     while (!step_.full()) {
-        std::optional<pipeline::RowLease> row = parts_.pipeline.next();
+        std::optional<pipeline::RowLease> row = next_row();
         if (!row) {
             return false;  // END: the data is used up, which is no error
         }
@@ -77,18 +89,30 @@ bool Trainer::fill_step() {
     return true;
 }
 
+std::optional<pipeline::RowLease> Trainer::next_row() {
+    const Activity::Scope activity(
+        parts_.loop, "wait for a row of step", progress_.step + 1, Activity::Kind::Waits);
+    return parts_.pipeline.next();
+}
+
 void Trainer::finish_step() {
     ++progress_.step;
     progress_.trained_s = trained_before_s_ + elapsed_s();
     const double learning_rate =
         train::learning_rate(parts_.settings.train, parts_.length.fraction_done(progress_));
-    in_flight_.push_back({progress_, learning_rate, step_.finish(learning_rate)});
+    in_flight_.push_back({progress_, learning_rate, step_.finish(progress_.step, learning_rate)});
 }
 
 void Trainer::report_steps(std::size_t leave_in_flight) {
     while (in_flight_.size() > leave_in_flight) {
         StepInFlight& step = in_flight_.front();
-        const StepReport report = step.pending.wait();
+        const std::int64_t number = step.progress.step;
+        const StepReport report = [&] {
+            const Activity::Scope activity(
+                parts_.loop, "wait for step", number, Activity::Kind::Waits);
+            return step.pending.wait();
+        }();
+        const Activity::Scope activity(parts_.loop, "report step", number);
         parts_.report.step(step.progress,
                            report,
                            step.learning_rate,
@@ -103,6 +127,8 @@ void Trainer::evaluate() {
         return;
     }
     report_steps(0);
+    const Activity::Scope activity(
+        parts_.loop, "evaluate step", progress_.step, Activity::Kind::Waits);
     const std::optional<EvalResult> result = parts_.evaluator.run(progress_, parts_.signals);
     progress_.trained_s = trained_before_s_ + elapsed_s();
     if (!result) {
@@ -138,6 +164,7 @@ void Trainer::save() {
     parts_.signals.save_now = false;
     save_waits_ = false;
     report_steps(0);
+    const Activity::Scope activity(parts_.loop, "save step", progress_.step);
     DrafterRank& first = *parts_.ranks.front();
     Checkpoint checkpoint;
     checkpoint.progress = progress_;
@@ -148,7 +175,7 @@ void Trainer::save() {
         evaluated_step_ == progress_.step ? std::optional(last_acceptance_) : std::nullopt);
     // Drafters wait for nothing else here: the steps before are done, the next not begun.
     const auto start = std::chrono::steady_clock::now();
-    first.worker().call([&] { first.snapshot(buffers); });
+    first.worker().call({"copy the optimizer"}, [&] { first.snapshot(buffers); });
     parts_.writer.write(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     last_save_s_ = progress_.trained_s;

@@ -23,7 +23,9 @@ double now_s() {
 
 }  // namespace
 
-Process::Process(std::vector<std::string> arguments, bool in_terminal) {
+Process::Process(std::vector<std::string> arguments,
+                 bool in_terminal,
+                 std::vector<std::string> environment) {
     arguments.insert(arguments.begin(), DFLASH_PROGRAM);
     std::vector<char*> pointers;
     for (std::string& argument : arguments) {
@@ -45,6 +47,9 @@ Process::Process(std::vector<std::string> arguments, bool in_terminal) {
         if (!in_terminal) {
             ::dup2(pipe_ends[1], STDOUT_FILENO);
             ::dup2(pipe_ends[1], STDERR_FILENO);
+        }
+        for (std::string& variable : environment) {
+            ::putenv(variable.data());
         }
         ::execv(pointers[0], pointers.data());
         ::_exit(127);

@@ -11,8 +11,10 @@ namespace dflash::cli {
 class Process {
   public:
     /// Starts the program with these arguments; with a pseudo-terminal of 80x24 or with its output
-    /// in a pipe.
-    Process(std::vector<std::string> arguments, bool in_terminal);
+    /// in a pipe. `environment`: more variables, "NAME=VALUE".
+    Process(std::vector<std::string> arguments,
+            bool in_terminal,
+            std::vector<std::string> environment = {});
     ~Process();  ///< kills it if it still runs
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
@@ -30,6 +32,8 @@ class Process {
 
     /// Waits for the end: the exit code, or 1000 + signal; -1 after `seconds`.
     int wait(double seconds);
+
+    pid_t pid() const { return pid_; }
 
     const std::string& output() const { return output_; }
 

@@ -294,6 +294,35 @@ TEST_SUITE("gpu.worker") {
         worker.call([] {});
         CHECK(worker.load() <= 1);  // the call itself may still be leaving
     }
+
+    TEST_CASE("worker: its board tells task and queue while a task hangs, and outlives it") {
+        FirstError first_error;
+        std::shared_ptr<const WorkerBoard> board;
+        {
+            Worker worker(cpu_device(0), first_error);
+            board = worker.board();
+            std::atomic<bool> began = false;
+            std::atomic<bool> release = false;
+            worker.post({"train row", 17}, [&] {
+                began = true;
+                began.notify_all();
+                release.wait(false);
+            });
+            worker.post({"finish step", 3}, [] {});
+            worker.post([] {});
+            began.wait(false);
+            CHECK(board->activity.who() == cpu_device(0).name);
+            CHECK(board->activity.now().text() == "train row 17");
+            CHECK(board->queued == 2);
+            const std::uint64_t before = progress_noted();
+            release = true;
+            release.notify_all();
+            CHECK(worker.call({"ask"}, [&] { return board->activity.now().text(); }) == "ask");
+            CHECK(progress_noted() >= before + 3);  // of the tasks done
+        }
+        CHECK(board->activity.now().idle());
+        CHECK(board->queued == 0);
+    }
 }
 
 }  // namespace

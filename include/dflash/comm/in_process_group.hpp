@@ -34,6 +34,8 @@ class InProcessGroup final : public ProcessGroup {
 
     void broadcast(int rank, int root, Buffer& buffer, gpu::StreamView stream = {}) override;
 
+    std::shared_ptr<const CollectiveBoard> board() const override { return board_; }
+
   private:
     enum class Collective { AllReduce, Broadcast };
 
@@ -64,6 +66,7 @@ class InProcessGroup final : public ProcessGroup {
 
     int num_ranks_;
     FirstError& first_error_;
+    std::shared_ptr<CollectiveBoard> board_;
     std::mutex mutex_;  // guards: arrived_, num_arrived_, generation_, num_working_
     std::condition_variable changed_;
     std::vector<bool> arrived_;  // [D] at the barrier

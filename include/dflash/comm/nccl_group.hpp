@@ -11,7 +11,6 @@
 #include <dflash/comm/in_process_group.hpp>
 #include <dflash/gpu/event.hpp>
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -55,6 +54,9 @@ class NcclGroup final : public ProcessGroup {
 
     void broadcast(int rank, int root, Buffer& buffer, gpu::StreamView stream = {}) override;
 
+    /// Knows join() as the first collective.
+    std::shared_ptr<const CollectiveBoard> board() const override { return board_; }
+
   private:
     using Clock = std::chrono::steady_clock;
 
@@ -65,8 +67,12 @@ class NcclGroup final : public ProcessGroup {
         std::unique_ptr<gpu::Stream> stream;
         gpu::Event entered;  // what the collective needs is queued on the rank's stream
         gpu::Event left;     // the collective is queued on ours
-        std::atomic<std::int64_t> started = 0;  // collectives that the rank has called
-        std::atomic<std::int64_t> done = 0;     // collectives that its stream has passed
+    };
+
+    /// For the driver's thread that tells when a stream has passed a collective.
+    struct DoneNote {
+        CollectiveBoard* board;
+        int rank;
     };
 
     template <class Call>
@@ -75,7 +81,6 @@ class NcclGroup final : public ProcessGroup {
     void watch();
     void check_time(Clock::time_point now);
     void check_communicators();
-    std::string missing_ranks(std::int64_t number) const;
     void abort_all();
 
     Rank& at(int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
@@ -85,11 +90,12 @@ class NcclGroup final : public ProcessGroup {
     InProcessGroup threads_;
     std::vector<char> unique_id_;
     std::vector<std::unique_ptr<Rank>> ranks_;
+    std::shared_ptr<CollectiveBoard> board_;
+    std::vector<DoneNote> done_notes_;  // [D]
 
     std::mutex watch_mutex_;  // guards: stopping_
     std::condition_variable wake_;
     bool stopping_ = false;
-    std::atomic<const char*> doing_ = "";  // the collective that was called last
     // Of the watching thread: the collective that it waits for, and since when.
     std::int64_t waiting_for_ = 0;
     Clock::time_point waiting_since_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <dflash/comm/buffer.hpp>
+#include <dflash/comm/collective_board.hpp>
 #include <dflash/core/first_error.hpp>
 #include <dflash/core/scope.hpp>
 #include <dflash/gpu/device.hpp>
@@ -43,6 +44,9 @@ class ProcessGroup : NonCopyable {
 
     /// Replaces every rank's buffer by that of `root`.
     virtual void broadcast(int rank, int root, Buffer& buffer, gpu::StreamView stream = {}) = 0;
+
+    /// Who waits for whom.
+    virtual std::shared_ptr<const CollectiveBoard> board() const = 0;
 };
 
 /// A rank on each of `devices`: over NCCL where each is a GPU of its own, otherwise in-process. A

@@ -25,6 +25,9 @@ std::string format_seconds(double seconds);
 /// "1,234,567".
 std::string format_count(std::int64_t count);
 
+/// A text as one word of a shell's command, in quotes where it needs them.
+std::string shell_word(std::string_view path);
+
 /// Printable form of a piece of foreign text for a message: control characters escaped, cut to
 /// `max` bytes.
 std::string quote(std::string_view text, std::size_t max = 80);

@@ -4,9 +4,11 @@
 // worker.
 #pragma once
 
+#include <dflash/core/activity.hpp>
 #include <dflash/core/first_error.hpp>
 #include <dflash/gpu/device.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -33,6 +35,25 @@ struct WorkerOptions {
     bool pin = true;
 };
 
+/// What a task is called in reports: {"capture row", 17}. `what` is a literal.
+struct TaskName {
+    TaskName() = default;
+
+    TaskName(const char* text, std::int64_t n = Activity::kNoNumber) : what(text), number(n) {}
+
+    const char* what = "a task";
+    std::int64_t number = Activity::kNoNumber;
+};
+
+/// What a worker does, for everybody to read at any time without a lock; lives on when the worker
+/// has gone.
+struct WorkerBoard {
+    explicit WorkerBoard(const std::string& device_name) : activity(device_name) {}
+
+    Activity activity;                    ///< the task under way
+    std::atomic<std::size_t> queued = 0;  ///< tasks behind it
+};
+
 /// Owns the thread, which is named after the device ("dflash-cuda0", "dflash-cpu1"). Tasks run one
 /// at a time in the order they were posted. post() and call() may be used from any thread. Starting
 /// never throws for the device's sake: what fails on the new thread goes to FirstError.
@@ -45,19 +66,26 @@ class Worker : NonCopyable {
 
     /// Queues a task and returns at once. An exception of the task goes to FirstError. After a
     /// failure of the run, and after the destructor started, tasks are dropped.
-    void post(std::function<void()> task);
+    void post(TaskName name, std::function<void()> task);
+
+    void post(std::function<void()> task) { post({}, std::move(task)); }
 
     /// Queues a task, waits for it and returns its result; rethrows its exception, or the run's
     /// first error if that comes before the task was started. A task that was started is always
     /// waited for until it is destroyed, so it may refer to what the caller owns. Not from the
     /// worker's own thread (internal error).
     template <class F>
-    auto call(F&& task) -> std::invoke_result_t<F&> {
+    auto call(TaskName name, F&& task) -> std::invoke_result_t<F&> {
         using Result = std::invoke_result_t<F&>;
         auto packaged = std::make_shared<std::packaged_task<Result()>>(std::forward<F>(task));
         std::future<Result> future = packaged->get_future();
-        enqueue_and_wait([packaged] { (*packaged)(); });
+        enqueue_and_wait({name, [packaged] { (*packaged)(); }});
         return future.get();
+    }
+
+    template <class F>
+    auto call(F&& task) -> std::invoke_result_t<F&> {
+        return call(TaskName(), std::forward<F>(task));
     }
 
     bool is_current_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
@@ -68,21 +96,30 @@ class Worker : NonCopyable {
     /// Seconds spent in tasks since the start, the running one included.
     double busy_s() const;
 
+    std::shared_ptr<const WorkerBoard> board() const { return board_; }
+
   private:
     using Clock = std::chrono::steady_clock;
+
+    struct Task {
+        TaskName name;
+        std::function<void()> run;
+    };
 
     void run(const WorkerOptions& options);
     void set_up(const WorkerOptions& options);
     void run_tasks();
-    [[nodiscard]] bool enqueue(std::function<void()> task);
-    void enqueue_and_wait(std::function<void()> task);
+    void run_task(Task task) noexcept;
+    [[nodiscard]] bool enqueue(Task task);
+    void enqueue_and_wait(Task task);
 
     Device device_;
     FirstError& first_error_;
+    std::shared_ptr<WorkerBoard> board_;
     mutable std::mutex mutex_;  // guards: tasks_, stopping_, task_began_, busy_, states of calls
     std::condition_variable wake_;      // the worker waits for tasks
     std::condition_variable finished_;  // callers wait for their task
-    std::deque<std::function<void()>> tasks_;
+    std::deque<Task> tasks_;
     bool stopping_ = false;
     std::optional<Clock::time_point> task_began_;  // of the running task
     Clock::duration busy_{};                       // of finished tasks

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <dflash/core/first_error.hpp>
+#include <dflash/pipeline/pipeline_board.hpp>
 #include <dflash/pipeline/stages.hpp>
 
 #include <cstdint>
@@ -69,6 +70,9 @@ class Pipeline {
     void stop();
 
     PipelineStats stats() const;
+
+    /// Where samples and rows are; from any thread.
+    std::shared_ptr<const PipelineBoard> board() const;
 
   private:
     friend class RowLease;

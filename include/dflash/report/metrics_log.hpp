@@ -6,7 +6,9 @@
 #include <dflash/io/output_file.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 
 namespace dflash::report {
 
@@ -31,12 +33,19 @@ class MetricsLog {
     /// log.
     void finish();
 
+    /// Gets every line (without its end) that write() is called with, whether the file takes it or
+    /// not.
+    void set_listener(std::function<void(const std::string& line)> listener) {
+        listener_ = std::move(listener);
+    }
+
     const std::string& path() const { return file_.path(); }
 
   private:
     bool write_pending();
 
     io::OutputFile file_;
+    std::function<void(const std::string&)> listener_;
     std::int64_t size_ = 0;     // bytes of whole lines in the file
     std::string pending_;       // whole lines not written yet
     std::int64_t waiting_ = 0;  // how many they are

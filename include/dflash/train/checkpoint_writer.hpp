@@ -4,6 +4,7 @@
 // error of the run: the writer tries again, and what was saved last stands.
 #pragma once
 
+#include <dflash/core/activity.hpp>
 #include <dflash/core/first_error.hpp>
 #include <dflash/gpu/device.hpp>
 #include <dflash/train/checkpoint.hpp>
@@ -38,6 +39,7 @@ struct CheckpointWriterOptions {
     /// Called on the writer's thread when a checkpoint is in its place; nothing else is written
     /// before it returns. What it throws is logged.
     std::function<void(std::int64_t step, const std::string& folder)> on_saved;
+    Activity* activity = nullptr;                  ///< what the writer's thread does, for reports
     std::chrono::milliseconds first_retry{5'000};  ///< doubled after every failure
     std::chrono::milliseconds last_retry{60'000};  ///< up to this
     std::chrono::milliseconds grace{5'000};  ///< for a save under way when the run ends by an error

@@ -9,6 +9,7 @@
 #include <dflash/train/evaluator.hpp>
 #include <dflash/train/numeric_policy.hpp>
 #include <dflash/train/progress.hpp>
+#include <dflash/train/run_hooks.hpp>
 #include <dflash/train/run_warnings.hpp>
 #include <dflash/train/settings.hpp>
 #include <dflash/train/step.hpp>
@@ -50,6 +51,9 @@ class RunReport {
 
     void saved(const SaveReport& save);
 
+    /// Metrics and saves go to the hooks, too, which must outlive this object.
+    void set_hooks(RunHooks& hooks);
+
     /// The end of a run: loss curve, held-out accuracy by slot beside the bigram table's, where the
     /// files lie.
     void summary(const Progress& progress, const std::string& folder);
@@ -58,6 +62,7 @@ class RunReport {
     report::MetricsLog metrics_;
     report::TensorBoardLog tensorboard_;
     Settings settings_;
+    RunHooks* hooks_ = nullptr;
     std::vector<std::pair<double, double>> loss_curve_;  // (step, loss)
     std::vector<std::pair<std::int64_t, EvalResult>> evaluations_;
     std::optional<Moment> last_step_;

@@ -92,6 +92,18 @@ struct ReportSettings {
     void declare(SettingList& list);
 };
 
+struct WatchdogSettings {
+    Duration after{300};
+    void declare(SettingList& list);
+};
+
+struct HooksSettings {
+    std::string metrics;
+    std::string checkpoint;
+    Duration wait{600};
+    void declare(SettingList& list);
+};
+
 struct CacheSettings {
     std::string dir;  ///< empty: $XDG_CACHE_HOME/dflash, or ~/.cache/dflash
     void declare(SettingList& list);
@@ -105,6 +117,8 @@ struct Settings {
     EvalSettings eval;
     CheckpointSettings checkpoint;
     ReportSettings report;
+    WatchdogSettings watchdog;
+    HooksSettings hooks;
     CacheSettings cache;
 
     /// All settings, bound to the fields of this object.

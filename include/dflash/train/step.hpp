@@ -38,6 +38,7 @@ class PendingStep {
     friend class Step;
     std::optional<NonFinite> why_skipped(const std::vector<StepValues>& values) const;
 
+    std::int64_t number_ = 0;
     std::vector<std::future<StepResult>> results_;  // one per drafter
     std::vector<DrafterRank*> ranks_;
     std::vector<std::vector<SampleId>> row_samples_;  // of every row, in order
@@ -61,8 +62,8 @@ class Step {
     /// count.
     void add(pipeline::RowLease row);
 
-    /// Reduction, clipping and update on all drafters. Does not wait.
-    PendingStep finish(double learning_rate);
+    /// Reduction, clipping and update on all drafters. Does not wait. `number` is for reports.
+    PendingStep finish(std::int64_t number, double learning_rate);
 
   private:
     std::vector<std::unique_ptr<DrafterRank>>& ranks_;

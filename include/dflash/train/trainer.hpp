@@ -3,6 +3,7 @@
 // drafters, and whatever happens once in a while asks whether it is due.
 #pragma once
 
+#include <dflash/core/activity.hpp>
 #include <dflash/pipeline/pipeline.hpp>
 #include <dflash/train/checkpoint.hpp>
 #include <dflash/train/checkpoint_writer.hpp>
@@ -31,6 +32,7 @@ struct TrainerParts {
     CheckpointWriter& writer;
     RunReport& report;
     StopSignals& signals;
+    Activity& loop;  ///< what the loop's thread does, for reports
     RunLength length;
     Identity identity;
     const Settings& settings;
@@ -58,10 +60,13 @@ class Trainer {
     };
 
     bool fill_step();
+    std::optional<pipeline::RowLease> next_row();
+    void stop_pipeline();
     void finish_step();
     void report_steps(std::size_t leave_in_flight);
     void evaluate();
     void save();
+    void save_last();
     bool save_due();
     void report_saves();
     double elapsed_s() const;

@@ -110,18 +110,18 @@ void print_folders(const kernels::KernelBuilder& builder) {
         }
         return fmt::format("{} kernels, {}", files, format_bytes(bytes));
     };
-    fmt::print(
-        "cache     {}: {} of at most {}\n",
-        options.folder.empty() ? "none: neither XDG_CACHE_HOME nor HOME is set" : options.folder,
-        count(options.folder),
-        format_bytes(options.max_bytes));
+    fmt::print("cache     {}: {} of at most {}\n",
+               options.folder.empty() ? "none: neither XDG_CACHE_HOME nor HOME is set"
+                                      : escape_controls(options.folder),
+               count(options.folder),
+               format_bytes(options.max_bytes));
     for (const std::string& pack : options.packs) {
-        fmt::print("pack      {}: {}\n", pack, count(pack));
+        fmt::print("pack      {}: {}\n", escape_controls(pack), count(pack));
     }
     fmt::print("compiler  {}\n", builder.compiler().identity().value_or("none: no libnvrtc"));
     for (const kernels::CacheEntry& entry : entries) {
         if (!entry.fault.empty()) {
-            fmt::print("damaged   {}: {}\n", entry.path, entry.fault);
+            fmt::print("damaged   {}: {}\n", escape_controls(entry.path), entry.fault);
         }
     }
 }
@@ -230,7 +230,10 @@ int kernels_command(const Arguments& arguments, const std::string& command_line)
     // Clearing alone needs no model.
     if (clears) {
         const auto [count, bytes] = builder.cache().clear();
-        fmt::print("deleted   {} kernels, {}, in {}\n", count, format_bytes(bytes), cache.folder);
+        fmt::print("deleted   {} kernels, {}, in {}\n",
+                   count,
+                   format_bytes(bytes),
+                   escape_controls(cache.folder));
         if (!compiles) {
             return 0;
         }
@@ -250,7 +253,7 @@ int kernels_command(const Arguments& arguments, const std::string& command_line)
             requests.push_back({spec, architecture});
         }
     }
-    fmt::print("kernels   of {}\n", needs.of);
+    fmt::print("kernels   of {}\n", escape_controls(needs.of));
     if (compiles) {
         compile(builder, requests);
     }

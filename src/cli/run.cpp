@@ -6,6 +6,7 @@
 #include <dflash/cli/settings_help.hpp>
 #include <dflash/cli/signals.hpp>
 #include <dflash/cli/train_options.hpp>
+#include <dflash/core/build_info.hpp>
 #include <dflash/core/error.hpp>
 #include <dflash/core/text.hpp>
 #include <dflash/gpu/device.hpp>
@@ -118,7 +119,8 @@ int dispatch(Arguments arguments) {
         return arguments.empty() ? 2 : 0;
     }
     if (arguments[0] == "--version") {
-        fmt::print("dflash {}\n", train::kVersion);
+        const BuildInfo build = build_info();
+        fmt::print("dflash {} ({}, {})\n", train::kVersion, build.commit, build.compiler);
         return 0;
     }
     if (arguments[0].starts_with("-")) {

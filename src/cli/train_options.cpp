@@ -20,19 +20,66 @@ SettingValue value_for(const Setting& setting,
     return is_text && !std::holds_alternative<std::string>(parsed) ? SettingValue(text) : parsed;
 }
 
-void apply_file(SettingList& list, const std::string& path) {
-    for (const io::TomlEntry& entry : io::read_toml_file(path)) {
-        list.find(entry.key, entry.place).assign(entry.value, SettingOrigin::File, entry.place);
-    }
-}
+/// Settings of a run while the levels are laid over one another, lowest first.
+class Levels {
+  public:
+    explicit Levels(train::Settings& settings) : settings_(settings), list_(settings.list()) {}
 
-void apply_set_option(SettingList& list, const std::string& assignment) {
-    const std::string place = "--set " + assignment;
-    const io::TomlEntry entry = io::parse_assignment(assignment, place);
-    Setting& setting = list.find(entry.key, place);
-    const std::string text = assignment.substr(assignment.find('=') + 1);
-    setting.assign(value_for(setting, text, entry.value), SettingOrigin::SetOption, place);
-}
+    void file(const std::string& path) {
+        begin_level();
+        for (const io::TomlEntry& entry : io::read_toml_file(path)) {
+            set(list_.find(entry.key, entry.place), entry.value, SettingOrigin::File, entry.place);
+        }
+    }
+
+    void set_options(const std::vector<std::string>& assignments) {
+        begin_level();
+        for (const std::string& assignment : assignments) {
+            const std::string place = "--set " + assignment;
+            const io::TomlEntry entry = io::parse_assignment(assignment, place);
+            Setting& setting = list_.find(entry.key, place);
+            const std::string text = assignment.substr(assignment.find('=') + 1);
+            set(setting, value_for(setting, text, entry.value), SettingOrigin::SetOption, place);
+        }
+    }
+
+    void named_options(const std::vector<TrainOptions::Alias>& aliases) {
+        begin_level();
+        for (const TrainOptions::Alias& alias : aliases) {
+            if (alias.value) {
+                Setting& setting = list_.find(alias.setting, alias.option);
+                const bool is_text = setting.type == "text" || setting.type == "time";
+                const SettingValue value = is_text
+                                               ? SettingValue(*alias.value)
+                                               : io::parse_toml_value(*alias.value, alias.option);
+                set(setting, value, SettingOrigin::NamedOption, alias.option);
+            }
+        }
+    }
+
+    const SettingList& list() const { return list_; }
+
+  private:
+    void begin_level() { length_given_ = false; }
+
+    void set(Setting& setting,
+             const SettingValue& value,
+             SettingOrigin origin,
+             const std::string& place) {
+        const bool is_length = setting.name == "train.hours" || setting.name == "train.tokens" ||
+                               setting.name == "train.epochs";
+        if (is_length && !length_given_) {
+            settings_.train.hours.reset();
+            settings_.train.tokens.reset();
+            length_given_ = true;
+        }
+        setting.assign(value, origin, place);
+    }
+
+    train::Settings& settings_;
+    SettingList list_;
+    bool length_given_ = false;  // by the level that is being laid
+};
 
 }  // namespace
 
@@ -89,44 +136,46 @@ void TrainOptions::add_to(CLI::App& app) {
     app.add_option(
            "--set", set, "KEY=VALUE: any setting, in TOML notation; may be given several times")
         ->allow_extra_args(false);
-    app.add_option("--resume", resume, "continue the run in this folder")
+    app.add_option(
+           "--resume",
+           resume,
+           "continue the run in this folder; with --epochs, --hours or --tokens longer, with "
+           "--lr at another learning rate, on any devices")
         ->multi_option_policy(kLast);
     app.add_option(
            "--step", step, "with --resume: from the checkpoint of this step instead of the newest")
         ->multi_option_policy(kLast);
+    app.add_flag(
+        "--extend-data",
+        extend_data,
+        "with --resume: rows were added at the end of the data; they enter at the next epoch");
 }
 
 train::TrainRequest resolve(const TrainOptions& options, const std::string& command_line) {
     train::TrainRequest request;
     request.command_line = command_line;
-    SettingList list = request.settings.list();
-    if (options.step && !options.resume) {
-        throw Error(
-            ErrorKind::Config,
-            {.what = "--step is given without --resume", .where = {}, .cause = {}, .hint = {}});
+    Levels levels(request.settings);
+    if ((options.step || options.extend_data) && !options.resume) {
+        throw Error(ErrorKind::Config,
+                    {.what = fmt::format("{} is given without --resume",
+                                         options.step ? "--step" : "--extend-data"),
+                     .where = {},
+                     .cause = {},
+                     .hint = "Name the run to continue: --resume RUN"});
     }
     if (options.resume) {
         request.resume_folder = *options.resume;
         request.resume_step = options.step;
+        request.extend_data = options.extend_data;
         request.config_files.push_back(train::resume_config_path(*options.resume));
-        apply_file(list, request.config_files.back());
+        levels.file(request.config_files.back());
     }
     if (options.config_file || (!options.resume && std::filesystem::exists("dflash.toml"))) {
         request.config_files.push_back(options.config_file.value_or("./dflash.toml"));
-        apply_file(list, request.config_files.back());
+        levels.file(request.config_files.back());
     }
-    for (const std::string& assignment : options.set) {
-        apply_set_option(list, assignment);
-    }
-    for (const TrainOptions::Alias& alias : options.aliases) {
-        if (alias.value) {
-            Setting& setting = list.find(alias.setting, alias.option);
-            const bool is_text = setting.type == "text" || setting.type == "time";
-            const SettingValue value = is_text ? SettingValue(*alias.value)
-                                               : io::parse_toml_value(*alias.value, alias.option);
-            setting.assign(value, SettingOrigin::NamedOption, alias.option);
-        }
-    }
+    levels.set_options(options.set);
+    levels.named_options(options.aliases);
     if (options.resume && !request.settings.run.output.empty()) {
         throw Error(
             ErrorKind::Config,
@@ -136,7 +185,7 @@ train::TrainRequest resolve(const TrainOptions& options, const std::string& comm
              .hint = "A resumed run goes on in its own folder; copy that first to continue "
                      "elsewhere, or start from its draft with --init"});
     }
-    for (const Setting& setting : list.all()) {
+    for (const Setting& setting : levels.list().all()) {
         if (setting.origin != SettingOrigin::Default && !setting.is_default()) {
             request.changed_settings.push_back(
                 fmt::format("{} = {} ({})", setting.name, to_toml(setting.value()), setting.place));

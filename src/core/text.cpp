@@ -144,17 +144,31 @@ std::string quote(std::string_view text, std::size_t max) {
     return out + "\"";
 }
 
-std::string shell_word(std::string_view path) {
+std::string escape_controls(std::string_view line) {
+    std::string out;
+    out.reserve(line.size());
+    for (std::size_t at = 0; at < line.size();) {
+        const std::size_t length = line[at] == '\t' ? 1 : printable_length(line.substr(at));
+        if (length == 0) {
+            out += fmt::format("\\x{:02x}", static_cast<unsigned char>(line[at]));
+        }
+        out += line.substr(at, length);
+        at += std::max<std::size_t>(length, 1);
+    }
+    return out;
+}
+
+std::string shell_word(std::string_view word) {
     constexpr std::string_view kPlain =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+,:=@%";
-    if (!path.empty() && path.find_first_not_of(kPlain) == std::string::npos) {
-        return std::string(path);
+    if (!word.empty() && word.find_first_not_of(kPlain) == std::string_view::npos) {
+        return std::string(word);
     }
-    std::string word = "'";
-    for (const char c : path) {
-        word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    std::string quoted = "'";
+    for (const char c : word) {
+        quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
     }
-    return word + "'";
+    return quoted + "'";
 }
 
 }  // namespace dflash

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <dflash/core/types.hpp>
+#include <dflash/data/data_history.hpp>
 #include <dflash/io/jsonl.hpp>
 
 #include <cstdint>
@@ -32,8 +33,11 @@ class DataFiles {
     /// Whether this is the last line of a file that does not end in a line end.
     bool is_open_end(SampleId id) const;
 
-    /// Hash over the bytes of all files and the borders between them.
-    std::uint64_t content_hash() const;
+    std::vector<FileContent> contents() const;
+
+    /// Compares with a state of before, whose rows are the first of these if nothing but growth
+    /// happened.
+    DataComparison compare_with(const DataState& before) const;
 
   private:
     struct Row {
@@ -42,6 +46,7 @@ class DataFiles {
     };
 
     const Row& row(SampleId id) const;
+    bool continues_a_row(const DataState& before) const;
 
     std::vector<io::JsonLines> files_;
     std::vector<Row> rows_;

@@ -25,7 +25,7 @@ struct Dataset::Impl {
     DataReport report;
     std::vector<SampleId> usable;
     std::vector<std::int32_t> lengths;
-    std::uint64_t content_hash = 0;
+    DataState state;
 };
 
 namespace {
@@ -260,7 +260,7 @@ Dataset Dataset::open(const std::vector<std::string>& files,
              .report = {},
              .usable = {},
              .lengths = {},
-             .content_hash = 0});
+             .state = {}});
     std::vector<std::int32_t> lengths(static_cast<std::size_t>(impl->files.num_rows()), kRefused);
     Findings findings = judge(impl->files, impl->encoder, options, lengths);
 
@@ -284,7 +284,11 @@ Dataset Dataset::open(const std::vector<std::string>& files,
             impl->lengths.push_back(lengths[i]);
         }
     }
-    impl->content_hash = impl->files.content_hash();
+    impl->state.files = impl->files.contents();
+    impl->state.num_rows = impl->files.num_rows();
+    if (lengths.back() == kRefused && impl->files.is_open_end(impl->files.num_rows() - 1)) {
+        --impl->state.num_rows;
+    }
     return Dataset(std::move(impl));
 }
 
@@ -319,8 +323,19 @@ const std::vector<std::int32_t>& Dataset::lengths() const {
     return impl_->lengths;
 }
 
-std::uint64_t Dataset::content_hash() const {
-    return impl_->content_hash;
+const DataState& Dataset::state() const {
+    return impl_->state;
+}
+
+DataComparison Dataset::compare_with(const DataState& before) const {
+    if (impl_->state.files == before.files) {
+        return {};
+    }
+    DataComparison comparison = impl_->files.compare_with(before);
+    if (comparison.change != DataChange::Other) {
+        comparison.new_rows = impl_->state.num_rows - before.num_rows;
+    }
+    return comparison;
 }
 
 std::string Dataset::place_of(SampleId id) const {

@@ -23,8 +23,15 @@ CudaVersions cuda_versions() noexcept {
     return versions;
 }
 
+std::string how_to_build_for_other_cuda() {
+    return "build dflash against a LibTorch for the CUDA that is there, for example "
+           "PIP_INDEX_URL=https://download.pytorch.org/whl/cu128 DFLASH_VENV=$PWD/.venv-cu128 "
+           "tools/setup, then cmake --preset release -DDFLASH_VENV=$PWD/.venv-cu128 "
+           "(CONTRIBUTING.md, Another LibTorch)";
+}
+
 void check_versions(const CudaVersions& versions) {
-    if (versions.loaded != versions.built) {
+    if (versions.loaded / 1000 != versions.built / 1000 || versions.loaded < versions.built) {
         throw Error(ErrorKind::Device,
                     {.what = fmt::format("the CUDA runtime is not the one of the build: got {}, "
                                          "expected {}",
@@ -32,8 +39,8 @@ void check_versions(const CudaVersions& versions) {
                                          format_cuda_version(versions.built)),
                      .where = "libcudart",
                      .cause = {},
-                     .hint = "Look for another CUDA in LD_LIBRARY_PATH or LD_PRELOAD, or build "
-                             "dflash again"});
+                     .hint = "Look for another CUDA in LD_LIBRARY_PATH or LD_PRELOAD, or " +
+                             how_to_build_for_other_cuda()});
     }
     if (versions.driver != 0 && versions.driver / 1000 < versions.loaded / 1000) {
         // CUDA 13 needs a driver of the 580 series (CUDA toolkit release notes, table of minimum
@@ -45,8 +52,7 @@ void check_versions(const CudaVersions& versions) {
                                          versions.loaded / 1000),
                      .where = "libcuda",
                      .cause = {},
-                     .hint = "Install driver 580 or newer, or build dflash with a LibTorch for the "
-                             "driver's CUDA"});
+                     .hint = "Install driver 580 or newer, or " + how_to_build_for_other_cuda()});
     }
 }
 

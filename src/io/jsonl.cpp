@@ -7,15 +7,15 @@
 #include <dflash/io/mapped_file.hpp>
 
 #include <cstring>
+#include <filesystem>
 #include <fmt/format.h>
 #include <optional>
+#include <system_error>
 #include <vector>
 
 namespace dflash::io {
-namespace {
 
-/// What a reader of a line sees of it; see JsonLines.
-std::string_view strip(std::string_view line) {
+std::string_view strip_line(std::string_view line) {
     if (line.starts_with("\xEF\xBB\xBF")) {
         line.remove_prefix(3);
     }
@@ -26,11 +26,14 @@ std::string_view strip(std::string_view line) {
     return line.substr(first, line.find_last_not_of(" \t\r") - first + 1);
 }
 
-}  // namespace
-
 struct JsonLines::Content {
     explicit Content(const std::string& file_path) : path(file_path) {
-        file.emplace(path, ErrorKind::Config);
+        // What is not there is a wrong command line; what is there but holds no rows is wrong data,
+        // a folder like an empty file.
+        std::error_code error;
+        const bool is_other =
+            std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error);
+        file.emplace(path, is_other ? ErrorKind::Data : ErrorKind::Config);
         compression = compression_of(file->bytes());
         if (compression == Compression::None) {
             bytes = file->text();
@@ -79,8 +82,8 @@ Line JsonLines::line(std::int64_t number) const {
             : static_cast<std::int64_t>(content_->bytes.size()) - (ends_in_newline() ? 1 : 0);
     return {.number = number,
             .offset = start,
-            .text = strip(content_->bytes.substr(static_cast<std::size_t>(start),
-                                                 static_cast<std::size_t>(end - start)))};
+            .text = strip_line(content_->bytes.substr(static_cast<std::size_t>(start),
+                                                      static_cast<std::size_t>(end - start)))};
 }
 
 std::string JsonLines::place(std::int64_t number) const {

@@ -49,7 +49,11 @@ void Nvrtc::load() {
 }
 
 std::string Nvrtc::version() const {
-    return fmt::format("NVRTC {}.{}", major_, minor_);
+    return "NVRTC " + version_number();
+}
+
+std::string Nvrtc::version_number() const {
+    return fmt::format("{}.{}", major_, minor_);
 }
 
 void Nvrtc::check(nvrtcResult result, const char* call) const {

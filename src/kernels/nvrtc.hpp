@@ -25,7 +25,11 @@ class Nvrtc : NonCopyable {
 
     const std::string& failure() const { return shared_->failure(); }
 
-    std::string version() const;  ///< "NVRTC 13.0"
+    std::string version() const;         ///< "NVRTC 13.0"
+    std::string version_number() const;  ///< "13.0"
+
+    /// Path of the library that was opened.
+    const std::string& path() const { return shared_->path(); }
 
     const std::string& identity() const { return identity_; }
 

@@ -2,6 +2,7 @@
 #include "line_writer.hpp"
 
 #include <dflash/core/error.hpp>
+#include <dflash/core/text.hpp>
 #include <dflash/io/output_file.hpp>
 #include <dflash/report/console.hpp>
 
@@ -131,7 +132,7 @@ void Console::write_line(LogLevel level, std::string_view text) {
     const std::lock_guard lock(state_->mutex);
     for (;;) {
         const std::size_t end = text.find('\n');
-        const std::string line = fmt::format("{}{}", prefix, text.substr(0, end));
+        const std::string line = fmt::format("{}{}", prefix, escape_controls(text.substr(0, end)));
         if (level != LogLevel::Debug) {
             state_->screen.write_line(line);
         }

@@ -247,39 +247,6 @@ Checkpoint CheckpointStore::load(std::optional<std::int64_t> step) const {
     }
 }
 
-void require_same(const Identity& saved, const Identity& now, const std::string& run_folder) {
-    std::set<std::string> names;
-    for (const auto& [name, value] : saved) {
-        names.insert(name);
-    }
-    for (const auto& [name, value] : now) {
-        names.insert(name);
-    }
-    std::string differences;
-    for (const std::string& name : names) {
-        const auto was = saved.find(name);
-        const auto is = now.find(name);
-        const std::string before = was == saved.end() ? "(absent)" : was->second;
-        const std::string after = is == now.end() ? "(absent)" : is->second;
-        if (before != after) {
-            differences += fmt::format("{}{}: {} when it was saved, {} now",
-                                       differences.empty() ? "" : "; ",
-                                       name,
-                                       before,
-                                       after);
-        }
-    }
-    if (!differences.empty()) {
-        throw Error(ErrorKind::Config,
-                    {.what = "this run cannot be resumed with other maths: " + differences,
-                     .where = run_folder,
-                     .cause = {},
-                     .hint = fmt::format("Resume without the change, or start a new run from its "
-                                         "weights: --init {}/latest/draft",
-                                         run_folder)});
-    }
-}
-
 LoadedDraft load_draft(const std::string& folder) {
     const std::string config_path = folder + "/config.json";
     if (!fs::exists(config_path)) {

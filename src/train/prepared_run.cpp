@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <span>
 #include <thread>
 #include <unordered_set>
 
@@ -42,24 +43,101 @@ std::vector<std::string> data_files(const std::string& setting) {
     return files;
 }
 
+/// Where the data stand in the run: as they were, or with rows that enter at the next epoch.
+void settle_history(const Settings& settings,
+                    const std::optional<SavedData>& saved,
+                    PreparedRun& run) {
+    if (!saved) {
+        run.history = data::DataHistory(run.training->state());
+        return;
+    }
+    run.history = saved->history;
+    const data::DataComparison now = run.training->compare_with(saved->history.last());
+    if (now.change == data::DataChange::None) {
+        if (saved->extend) {
+            log_info("data      is what it was: --extend-data has nothing to add");
+        }
+        return;
+    }
+    const std::string folder = shell_word(saved->run_folder);
+    const std::string new_run = fmt::format(
+        "start a new run from its weights: dflash --config {0}/config.toml --init {0}/latest/draft",
+        folder);
+    if (now.change == data::DataChange::Other) {
+        throw Error(ErrorKind::Config,
+                    {.what = "the data are not those of the checkpoint: " + now.difference,
+                     .where = settings.run.data,
+                     .cause = {},
+                     .hint = fmt::format("Resume with the data as they were (--extend-data takes "
+                                         "rows that were added at the end of the last file, or in "
+                                         "further files), or {}",
+                                         new_run)});
+    }
+    if (!saved->extend) {
+        throw Error(ErrorKind::Config,
+                    {.what = fmt::format("the data grew since the checkpoint: {} ({} new row{})",
+                                         now.difference,
+                                         format_count(now.new_rows),
+                                         now.new_rows == 1 ? "" : "s"),
+                     .where = settings.run.data,
+                     .cause = {},
+                     .hint = fmt::format("Take the new rows from the next epoch on with dflash "
+                                         "--resume {} --extend-data, or {}",
+                                         folder,
+                                         new_run)});
+    }
+    data::DataState state = run.training->state();
+    const bool epoch_begun = saved->cursor.window > 0 || saved->cursor.row_in_window > 0;
+    state.first_epoch = saved->cursor.epoch + (epoch_begun ? 1 : 0);
+    const bool by_epochs = !settings.train.hours && !settings.train.tokens;
+    if (by_epochs && state.first_epoch >= settings.train.epochs && now.new_rows > 0) {
+        throw Error(ErrorKind::Config,
+                    {.what = fmt::format("no epoch is left that would use the {} new rows: they "
+                                         "enter at epoch {}, and train.epochs is {}",
+                                         format_count(now.new_rows),
+                                         state.first_epoch + 1,
+                                         settings.train.epochs),
+                     .where = settings.run.data,
+                     .cause = {},
+                     .hint = fmt::format("Make the run longer as well: dflash --resume {} "
+                                         "--extend-data --epochs {}",
+                                         folder,
+                                         state.first_epoch + settings.train.epochs)});
+    }
+    run.growth = fmt::format("{}; {} new row{} from epoch {} on",
+                             now.difference,
+                             format_count(now.new_rows),
+                             now.new_rows == 1 ? "" : "s",
+                             state.first_epoch + 1);
+    run.history->extend(std::move(state));
+}
+
+/// Ids below `num_rows`, of a rising list.
+std::vector<SampleId> ids_below(const std::vector<SampleId>& ids, std::int64_t num_rows) {
+    return {ids.begin(), std::ranges::lower_bound(ids, num_rows)};
+}
+
+/// Held out are samples of the rows that the run began with; so none that was trained on is ever
+/// held out later, or the other way round.
 void split_held_out(const Settings& settings, PreparedRun& run) {
     run.train_ids = run.training->usable();
+    const std::vector<SampleId> first = ids_below(run.train_ids, run.history->first().num_rows);
     if (run.evaluation) {
         run.held_out_ids = run.evaluation->usable();
         return;
     }
-    const auto num_samples = static_cast<std::int64_t>(run.train_ids.size());
+    const std::int64_t num_samples = std::ssize(first);
     const std::int64_t count = num_held_out(settings.eval.fraction, num_samples);
     RandomStream stream(
         static_cast<std::uint64_t>(settings.run.seed), Purpose::Holdout, /*epoch=*/0, /*id=*/0);
     const std::vector<std::uint64_t> places = stream.sample_sorted(
         static_cast<std::uint64_t>(num_samples), static_cast<std::uint64_t>(count));
     for (const std::uint64_t place : places) {
-        run.held_out_ids.push_back(run.train_ids[place]);
+        run.held_out_ids.push_back(first[place]);
     }
     const std::unordered_set<SampleId> held_out(run.held_out_ids.begin(), run.held_out_ids.end());
     std::erase_if(run.train_ids, [&](SampleId id) { return held_out.contains(id); });
-    if (run.train_ids.empty()) {
+    if (count == num_samples) {
         throw Error(ErrorKind::Data,
                     {.what = fmt::format("all {} usable samples are held out", num_samples),
                      .where = settings.run.data,
@@ -103,7 +181,23 @@ void check_tokenizer_fits(const PreparedRun& run) {
 
 }  // namespace
 
-PreparedRun prepare_run(const Settings& settings) {
+EpochSizes epoch_sizes_of(const std::vector<SampleId>& train_ids,
+                          std::span<const data::DataState> states) {
+    const auto count = [&](const data::DataState& state) {
+        return std::ssize(ids_below(train_ids, state.num_rows));
+    };
+    EpochSizes sizes(count(states.front()));
+    for (const data::DataState& state : states.subspan(1)) {
+        sizes.grow(state.first_epoch, count(state));
+    }
+    return sizes;
+}
+
+std::vector<SampleId> PreparedRun::first_train_ids() const {
+    return ids_below(train_ids, history->first().num_rows);
+}
+
+PreparedRun prepare_run(const Settings& settings, const std::optional<SavedData>& saved) {
     PreparedRun run;
     run.location = target::find_target(settings.run.target);
     run.target = target::TargetConfig::read(run.location.folder);
@@ -136,7 +230,12 @@ PreparedRun prepare_run(const Settings& settings) {
         run.evaluation = std::make_unique<data::Dataset>(data::Dataset::open(
             data_files(settings.run.eval_data), run.tokenizer, run.format, options));
     }
+    settle_history(settings, saved, run);
     split_held_out(settings, run);
+    const std::span states(run.history->states());
+    run.epoch_sizes = epoch_sizes_of(run.train_ids, states);
+    run.sizes_before =
+        epoch_sizes_of(run.train_ids, states.first(states.size() - (run.growth.empty() ? 0 : 1)));
 
     run.pack.window = settings.data.window;
     run.pack.row_tokens = settings.data.row_tokens;
@@ -170,9 +269,9 @@ Identity identity_of(Settings& settings, const PreparedRun& run) {
     identity["drafter"] = run.draft.config.to_json().dump();
     identity["target"] = fmt::format(
         "{} {:016x}", run.target.architecture, weights_fingerprint(run.location.folder));
-    identity["data"] = fmt::format("{:016x}", run.training->content_hash());
+    identity[kDataIdentity] = run.history->to_text();
     if (run.evaluation) {
-        identity["eval_data"] = fmt::format("{:016x}", run.evaluation->content_hash());
+        identity["eval_data"] = data::DataHistory(run.evaluation->state()).to_text();
     }
     identity["chat_format"] = std::string(run.format->name());
     return identity;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dflash/core/text.hpp>
 #include <dflash/train/progress.hpp>
 
 #include <algorithm>
+#include <fmt/format.h>
 
 namespace dflash::train {
 
@@ -16,8 +18,8 @@ void Progress::consume(const data::PackedRow& row) {
     }
 }
 
-RunLength::RunLength(const TrainSettings& settings, std::int64_t num_samples)
-    : settings_(settings), num_samples_(num_samples) {}
+RunLength::RunLength(const TrainSettings& settings, const EpochSizes& sizes)
+    : settings_(settings), num_samples_(sizes.in_epochs(settings.epochs)) {}
 
 double RunLength::fraction_done(const Progress& progress) const {
     double fraction = 0;
@@ -26,10 +28,20 @@ double RunLength::fraction_done(const Progress& progress) const {
     } else if (settings_.tokens) {
         fraction = static_cast<double>(progress.tokens) / static_cast<double>(*settings_.tokens);
     } else {
-        fraction = static_cast<double>(progress.samples) /
-                   static_cast<double>(settings_.epochs * num_samples_);
+        fraction = static_cast<double>(progress.samples) / static_cast<double>(num_samples_);
     }
     return std::clamp(fraction, 0.0, 1.0);
+}
+
+std::string RunLength::to_text() const {
+    if (settings_.hours) {
+        return fmt::format("{} hour{}", *settings_.hours, *settings_.hours == 1 ? "" : "s");
+    }
+    if (settings_.tokens) {
+        return format_count(*settings_.tokens) + " tokens";
+    }
+    return fmt::format(
+        "{} epoch{}", format_count(settings_.epochs), settings_.epochs == 1 ? "" : "s");
 }
 
 bool RunLength::finished(const Progress& progress) const {

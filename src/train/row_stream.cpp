@@ -2,28 +2,34 @@
 #include <dflash/core/check.hpp>
 #include <dflash/train/row_stream.hpp>
 
+#include <iterator>
 #include <utility>
 
 namespace dflash::train {
 
 EpochSource::EpochSource(std::vector<SampleId> samples,
+                         EpochSizes sizes,
                          std::uint64_t seed,
                          std::int64_t window,
                          data::Cursor start,
                          std::optional<std::int64_t> num_epochs)
     : samples_(std::move(samples)),
+      sizes_(std::move(sizes)),
       seed_(seed),
       num_epochs_(num_epochs),
       epoch_(start.epoch),
       place_(start.window * window) {
-    DFLASH_CHECK(!samples_.empty(), "no samples to train on");
+    DFLASH_CHECK(sizes_.in_epoch(epoch_) <= std::ssize(samples_),
+                 "{} samples, but epoch {} has {}",
+                 samples_.size(),
+                 epoch_,
+                 sizes_.in_epoch(epoch_));
 }
 
 data::SampleRef EpochSource::next() {
     data::SampleRef ref;
     ref.index = index_++;
-    const auto num_samples = static_cast<std::int64_t>(samples_.size());
-    if (place_ >= num_samples) {
+    if (place_ >= sizes_.in_epoch(epoch_)) {
         ++epoch_;
         place_ = 0;
         order_.clear();
@@ -32,8 +38,10 @@ data::SampleRef EpochSource::next() {
         ref.end = true;
         return ref;
     }
+    const std::int64_t num_samples = sizes_.in_epoch(epoch_);
     if (order_.empty()) {
-        order_ = data::epoch_order(samples_, seed_, epoch_);
+        order_ =
+            data::epoch_order({samples_.begin(), samples_.begin() + num_samples}, seed_, epoch_);
     }
     ref.epoch = epoch_;
     ref.place = place_;

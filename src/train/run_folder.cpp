@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dflash/core/error.hpp>
+#include <dflash/core/log.hpp>
+#include <dflash/core/text.hpp>
 #include <dflash/io/atomic_file.hpp>
 #include <dflash/io/json.hpp>
+#include <dflash/train/environment.hpp>
 #include <dflash/train/run_folder.hpp>
 #include <dflash/train/version.hpp>
 
@@ -20,6 +23,51 @@ bool in_use(const std::string& folder) {
     std::error_code ignored;
     return fs::exists(folder, ignored) &&
            !(fs::is_directory(folder, ignored) && fs::is_empty(folder, ignored));
+}
+
+/// What environment.json says of the starts of the run so far, oldest first.
+std::vector<io::Json> former_starts(const std::string& path) {
+    if (!fs::exists(path)) {
+        return {};
+    }
+    try {
+        io::Json last = io::read_json_file(path);
+        std::vector<io::Json> starts;
+        if (const io::Json* former = last.find("former"); former != nullptr && former->is_array()) {
+            starts = former->items();
+        }
+        std::erase_if(last.members(), [](const auto& member) { return member.first == "former"; });
+        starts.push_back(std::move(last));
+        return starts;
+    } catch (const Error& error) {
+        log_warning("{} cannot be read and is written anew: {}", path, error.what());
+        return {};
+    }
+}
+
+std::string text_of(const io::Json& object, const char* key) {
+    const io::Json* value = object.find(key);
+    return value != nullptr && value->is_string() ? value->as_string() : "";
+}
+
+/// Comments for config.toml: each start after the first, and what it changed.
+std::string resume_comments(const io::Json& environment) {
+    std::vector<io::Json> starts = environment.find("former")->items();
+    starts.push_back(environment);
+    std::string comments;
+    for (std::size_t i = 1; i < starts.size(); ++i) {
+        const io::Json* step = starts[i].find("continues_after_step");
+        comments += fmt::format("# Resumed after step {} at {}\n",
+                                step == nullptr ? 0 : step->to_integer().value_or(0),
+                                text_of(starts[i], "started_at"));
+        if (const io::Json* changes = starts[i].find("changes")) {
+            for (const io::Json& change : changes->items()) {
+                comments += fmt::format(
+                    "#   {}\n", change.is_string() ? escape_controls(change.as_string()) : "");
+            }
+        }
+    }
+    return comments;
 }
 
 }  // namespace
@@ -58,25 +106,16 @@ void create_run_folder(const std::string& folder) {
 void describe_run(const std::string& folder,
                   Settings& settings,
                   const PreparedRun& run,
-                  const std::string& command_line) {
+                  const RunStart& start) {
+    const std::string path = folder + "/environment.json";
+    const io::Json environment = environment_json(run, start, former_starts(path));
+    io::write_file_atomically(path, environment.dump_pretty() + "\n");
     io::write_file_atomically(folder + "/config.toml",
-                              "# Resolved settings of this run, written by dflash " +
-                                  std::string(kVersion) + ".\n\n" + settings.list().dump());
-    std::vector<io::Json> devices;
-    for (const gpu::Device& device : run.devices) {
-        devices.push_back(io::Json::object({{"name", io::Json::string(device.name)},
-                                            {"what", io::Json::string(gpu::describe(device))}}));
-    }
-    const io::Json environment = io::Json::object({
-        {"command_line", io::Json::string(command_line)},
-        {"version", io::Json::string(std::string(kVersion))},
-        {"libraries", library_versions()},
-        {"devices", io::Json::array(std::move(devices))},
-        {"target", io::Json::string(run.location.folder)},
-        {"target_revision", io::Json::string(run.location.revision)},
-        {"working_directory", io::Json::string(fs::current_path().string())},
-    });
-    io::write_file_atomically(folder + "/environment.json", environment.dump_pretty() + "\n");
+                              fmt::format("# Resolved settings of this run, written by dflash {}.\n"
+                                          "{}\n{}",
+                                          kVersion,
+                                          resume_comments(environment),
+                                          settings.list().dump()));
     io::write_file_atomically(folder + "/data-report.md", run.training->report().to_markdown());
 }
 

@@ -6,9 +6,11 @@
 #include <dflash/report/chart.hpp>
 #include <dflash/report/console.hpp>
 #include <dflash/train/run_report.hpp>
+#include <dflash/train/run_search.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -210,7 +212,21 @@ void RunReport::evaluation(const Progress& progress, const EvalResult& result) {
     require_finite_evaluation(result.loss, progress, progress.step == 0);
 }
 
+void RunReport::changed(std::int64_t step, const std::vector<std::string>& changes) {
+    if (changes.empty()) {
+        return;
+    }
+    std::vector<io::Json> lines;
+    for (const std::string& change : changes) {
+        lines.push_back(io::Json::string(change));
+    }
+    metrics_.write(io::Json::object({{"kind", io::Json::string("resume")},
+                                     {"step", io::Json::integer(step)},
+                                     {"changes", io::Json::array(std::move(lines))}}));
+}
+
 void RunReport::saved(const SaveReport& save) {
+    point_to_best(std::filesystem::path(save.folder).parent_path().string());
     metrics_.write(io::Json::object({{"kind", io::Json::string("save")},
                                      {"step", io::Json::integer(save.progress.step)},
                                      {"seconds", io::Json::number(save.progress.trained_s)},
@@ -278,6 +294,12 @@ void RunReport::summary(const Progress& progress, const std::string& folder) {
     }
     log_info("drafter   {}/latest/draft (config.json, model.safetensors: loads in SGLang and vLLM)",
              folder);
+    if (const std::optional<BestDraft> best = best_draft(folder)) {
+        log_info("best      {}/best/draft: step {}, held-out acceptance length {:.3f}",
+                 folder,
+                 best->step,
+                 best->acceptance_length);
+    }
     log_info("metrics   {}/metrics.jsonl; tensorboard --logdir {}", folder, shell_word(folder));
     log_info("continue  dflash --resume {}", shell_word(folder));
 }

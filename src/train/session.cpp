@@ -13,9 +13,11 @@
 #include <dflash/train/fault_plan.hpp>
 #include <dflash/train/kernel_start.hpp>
 #include <dflash/train/prepared_run.hpp>
+#include <dflash/train/resume.hpp>
 #include <dflash/train/row_stream.hpp>
 #include <dflash/train/run_folder.hpp>
 #include <dflash/train/run_hooks.hpp>
+#include <dflash/train/run_search.hpp>
 #include <dflash/train/session.hpp>
 #include <dflash/train/torch_worker.hpp>
 #include <dflash/train/trainer.hpp>
@@ -67,6 +69,7 @@ class Session : NonCopyable {
     Settings settings_;
     std::optional<Checkpoint> checkpoint_;
     Whereabouts& whereabouts_;
+    std::function<void(const data::PackedRow&)> on_row_;
     FirstError first_error_;
     FirstError::Subscription failure_watch_;
     KernelStart kernels_;
@@ -93,6 +96,7 @@ Session::Session(PreparedRun run,
       settings_(request.settings),
       checkpoint_(std::move(checkpoint)),
       whereabouts_(whereabouts),
+      on_row_(request.on_row),
       failure_watch_(first_error_.on_error([&] { watchdog.run_failed(first_error_.get()); })),
       kernels_(run_, settings_.cache, first_error_) {
     try {
@@ -117,7 +121,7 @@ void Session::build() {
     evaluator_ = std::make_unique<Evaluator>(
         pack_held_out(run_.held_out_data(), run_.held_out_ids, run_.pack),
         *run_.training,
-        run_.train_ids,
+        run_.first_train_ids(),
         run_.pack.block.block_size,
         targets_,
         ranks_,
@@ -291,9 +295,10 @@ void Session::set_weights() {
 
 void Session::make_pipeline() {
     const data::Cursor start = checkpoint_ ? checkpoint_->progress.cursor : data::Cursor{};
-    const RunLength length(settings_.train, static_cast<std::int64_t>(run_.train_ids.size()));
+    const RunLength length(settings_.train, run_.epoch_sizes);
     source_ = std::make_unique<EpochSource>(
         run_.train_ids,
+        run_.epoch_sizes,
         run_.pack.seed,
         run_.pack.window,
         start,
@@ -329,20 +334,20 @@ Progress Session::train(const std::string& folder, RunReport& report, StopSignal
                             save_buffers_,
                             first_error_,
                             {.on_saved = {}, .activity = &whereabouts_.add_thread("saver")});
-    Trainer trainer(
-        {.pipeline = *pipeline_,
-         .ranks = ranks_,
-         .slots = slots_,
-         .evaluator = *evaluator_,
-         .checkpoints = checkpoints,
-         .writer = writer,
-         .report = report,
-         .signals = signals,
-         .loop = whereabouts_.loop(),
-         .length = RunLength(settings_.train, static_cast<std::int64_t>(run_.train_ids.size())),
-         .identity = std::move(identity),
-         .settings = settings_},
-        checkpoint_ ? checkpoint_->progress : Progress{});
+    Trainer trainer({.pipeline = *pipeline_,
+                     .ranks = ranks_,
+                     .slots = slots_,
+                     .evaluator = *evaluator_,
+                     .checkpoints = checkpoints,
+                     .writer = writer,
+                     .report = report,
+                     .signals = signals,
+                     .loop = whereabouts_.loop(),
+                     .length = RunLength(settings_.train, run_.epoch_sizes),
+                     .identity = std::move(identity),
+                     .settings = settings_,
+                     .on_row = on_row_},
+                    checkpoint_ ? checkpoint_->progress : Progress{});
     try {
         const Progress progress = trainer.run();
         if (const std::vector<std::string> changes = kernels_.changes_since_seal();
@@ -362,6 +367,16 @@ Progress Session::train(const std::string& folder, RunReport& report, StopSignal
 
 }  // namespace
 
+namespace {
+
+CheckpointStore checkpoints_of(const TrainRequest& request) {
+    return {request.resume_folder,
+            request.settings.checkpoint.keep,
+            request.settings.checkpoint.keep_drafts};
+}
+
+}  // namespace
+
 std::string resume_config_path(const std::string& run_folder) {
     const std::string path = (std::filesystem::path(run_folder) / "config.toml").string();
     if (!std::filesystem::exists(path)) {
@@ -375,7 +390,13 @@ std::string resume_config_path(const std::string& run_folder) {
 }
 
 void print_plan(const TrainRequest& request) {
-    print_header(prepare_run(request.settings), request.changed_settings);
+    std::optional<SavedData> saved;
+    if (!request.resume_folder.empty()) {
+        saved = saved_data(checkpoints_of(request).load(request.resume_step),
+                           request.extend_data,
+                           request.resume_folder);
+    }
+    print_header(prepare_run(request.settings, saved), request.changed_settings);
 }
 
 int train(TrainRequest request, StopSignals& signals) {
@@ -386,23 +407,35 @@ int train(TrainRequest request, StopSignals& signals) {
     for (const std::string& file : request.config_files) {
         log_info("settings  {}", file);
     }
-    PreparedRun run = prepare_run(request.settings);
-    print_header(run, request.changed_settings);
-
     const bool resuming = !request.resume_folder.empty();
-    const std::string folder =
-        resuming ? request.resume_folder : new_run_folder(request.settings.run, run.location.name);
     // One process at a time writes a run folder.
     std::optional<io::FolderLock> lock;
     std::optional<Checkpoint> checkpoint;
+    std::optional<SavedData> saved;
     if (resuming) {
-        lock.emplace(folder);
-        const CheckpointStore store(
-            folder, request.settings.checkpoint.keep, request.settings.checkpoint.keep_drafts);
-        checkpoint = store.load(request.resume_step);
-        require_same(checkpoint->identity, identity_of(request.settings, run), folder);
-        store.remove_leftovers();
-        store.set_aside_after(checkpoint->progress.step);
+        lock.emplace(request.resume_folder);
+        checkpoint = checkpoints_of(request).load(request.resume_step);
+        saved = saved_data(*checkpoint, request.extend_data, request.resume_folder);
+    }
+    PreparedRun run = prepare_run(request.settings, saved);
+    print_header(run, request.changed_settings);
+
+    const std::string folder =
+        resuming ? request.resume_folder : new_run_folder(request.settings.run, run.location.name);
+    RunStart start{.command_line = request.command_line, .step = 0, .changes = {}};
+    if (resuming) {
+        const Progress& progress = checkpoint->progress;
+        start.step = progress.step;
+        start.changes = describe_changes(
+            changes_on_resume(checkpoint->identity, identity_of(request.settings, run), folder),
+            run,
+            request.settings,
+            progress);
+        checkpoints_of(request).remove_leftovers();
+        checkpoints_of(request).set_aside_after(progress.step);
+        point_to_best(folder);
+    } else {
+        name_unfinished_runs(identity_of(request.settings, run), run, request.settings, folder);
     }
     check_free_disk(run.plan, folder);
     create_run_folder(folder);
@@ -412,21 +445,26 @@ int train(TrainRequest request, StopSignals& signals) {
     report::Console& console = report::console();
     console.attach(folder + "/console.log");
     request.settings.run.output.clear();  // so that another run can read these settings
-    describe_run(folder, request.settings, run, request.command_line);
-    log_info("run       {}{}",
-             folder,
-             resuming ? fmt::format(", resumed at step {}", checkpoint->progress.step) : "");
+    describe_run(folder, request.settings, run, start);
+    log_info(
+        "run       {}{}", folder, resuming ? fmt::format(", resumed at step {}", start.step) : "");
+    for (const std::string& line : start.changes) {
+        log_info("changed   {}", line);
+    }
+    if (resuming) {
+        if (const auto done = nothing_left(run, request.settings, checkpoint->progress, folder)) {
+            log_warning("{}", *done);
+        }
+    }
 
     RunHooks hooks(request.settings.hooks, folder);
     NumericPolicy numeric_policy(
         folder,
         [&data = *run.training](SampleId id) { return data.place_of(id); },
         checkpoint ? checkpoint->progress.step - checkpoint->optimizer.steps : 0);
-    RunReport report(folder,
-                     checkpoint ? checkpoint->progress.step : 0,
-                     request.settings,
-                     std::move(numeric_policy));
+    RunReport report(folder, start.step, request.settings, std::move(numeric_policy));
     report.set_hooks(hooks);
+    report.changed(start.step, start.changes);
     Session session(std::move(run), request, std::move(checkpoint), whereabouts, watchdog);
     const Progress progress = session.train(folder, report, signals);
     whereabouts.loop().set("end", Activity::kNoNumber, Activity::Kind::Waits);

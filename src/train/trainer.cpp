@@ -84,6 +84,9 @@ bool Trainer::fill_step() {
             return false;  // END: the data is used up, which is no error
         }
         progress_.consume(*row->row());
+        if (parts_.on_row) {
+            parts_.on_row(*row->row());
+        }
         step_.add(std::move(*row));
     }
     return true;

@@ -202,6 +202,7 @@ TEST_SUITE("cli.bad_input") {
                  "\n");
         expect(at, at.run({"--set", "data.max_bad_fraction=1"}), 3, {"data.jsonl"});
         expect(at, at.run({"--data", at.path("missing.jsonl")}), 2, {"missing.jsonl"});
+        expect(at, at.run({"--data", at.path("target")}), 3, {"target", "is a folder"});
     }
 
     TEST_CASE("an output folder that is used, or cannot be written") {
@@ -211,6 +212,31 @@ TEST_SUITE("cli.bad_input") {
         expect(at, at.run({"--output", at.path("used")}), 2, {"used", "--resume"});
         at.write("file", "x");
         expect(at, at.run({"--output", at.path("file") + "/run"}), 6, {"file"});
+    }
+
+    TEST_CASE("what a terminal would obey is shown, wherever it comes from") {
+        const Playground at;
+        const std::string evil = "\x1b]0;owned\x07\x1b[2J";
+        for (const char* option : {"--target",
+                                   "--data",
+                                   "--gpus",
+                                   "--config",
+                                   "--resume",
+                                   "--set",
+                                   "--init",
+                                   "--lr",
+                                   "--no-such-option"}) {
+            CAPTURE(option);
+            const Outcome outcome = at.run({option, at.path("x" + evil) + "/y"});
+            CHECK(outcome.code != 0);
+            CHECK(outcome.output.find('\x1b') == std::string::npos);
+            CHECK(outcome.output.find('\x07') == std::string::npos);
+        }
+        // A folder of that name works all the same.
+        const Outcome outcome = at.run({"--output", at.path("run" + evil)});
+        CHECK(outcome.code == 0);
+        CHECK(outcome.output.find("run\\x1b]0;owned\\x07") != std::string::npos);
+        CHECK(outcome.output.find('\x1b') == std::string::npos);
     }
 
     TEST_CASE("a GPU that is not there") {

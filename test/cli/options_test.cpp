@@ -51,11 +51,11 @@ TEST_SUITE("cli.options") {
         }
         std::sort(names.begin(), names.end());
         CHECK(names == std::vector<std::string>{
-                           "--anchors", "--block-size",  "--config", "--data",       "--draft-gpus",
-                           "--epochs",  "--eval-data",   "--gpus",   "--help",       "--hours",
-                           "--init",    "--layers",      "--lr",     "--max-length", "--output",
-                           "--resume",  "--seed",        "--set",    "--split",      "--step",
-                           "--target",  "--target-gpus", "--tokens"});
+                           "--anchors", "--block-size", "--config",      "--data",  "--draft-gpus",
+                           "--epochs",  "--eval-data",  "--extend-data", "--gpus",  "--help",
+                           "--hours",   "--init",       "--layers",      "--lr",    "--max-length",
+                           "--output",  "--resume",     "--seed",        "--set",   "--split",
+                           "--step",    "--target",     "--target-gpus", "--tokens"});
     }
 
     TEST_CASE("named options win over --set, which wins over a file") {
@@ -79,6 +79,43 @@ TEST_SUITE("cli.options") {
         CHECK(request.changed_settings[1].find("--set") != std::string::npos);
         CHECK(request.changed_settings[2].find(path + ":4:1") != std::string::npos);
         std::filesystem::remove(path);
+    }
+
+    TEST_CASE("a run has one length: that of the highest level, whichever way it is given") {
+        const std::string path =
+            (std::filesystem::temp_directory_path() / "dflash-length-test.toml").string();
+        const auto resolved = [&](const std::string& file,
+                                  const std::vector<std::string>& set,
+                                  const std::string& option,
+                                  const std::string& value) {
+            std::ofstream(path) << "[train]\n" << file;
+            TrainOptions options;
+            options.config_file = path;
+            options.set = set;
+            for (TrainOptions::Alias& alias : options.aliases) {
+                if (alias.option == option) {
+                    alias.value = value;
+                }
+            }
+            return resolve(options, "dflash").settings.train;
+        };
+        train::TrainSettings train = resolved("hours = 3\nepochs = 6\n", {}, "", "");
+        CHECK(train.hours == 3.0);
+        CHECK(train.epochs == 6);
+        train = resolved("hours = 3\nepochs = 6\n", {}, "--epochs", "12");
+        CHECK_FALSE(train.hours);
+        CHECK(train.epochs == 12);
+        train = resolved("hours = 3\n", {"train.tokens=500"}, "", "");
+        CHECK_FALSE(train.hours);
+        CHECK(train.tokens == 500);
+        train = resolved("tokens = 3\n", {"train.epochs=5"}, "--hours", "0.5");
+        CHECK(train.hours == 0.5);
+        CHECK_FALSE(train.tokens);
+        std::filesystem::remove(path);
+        TrainOptions extend_alone;
+        extend_alone.extend_data = true;
+        CHECK(error_of(extend_alone).find("--extend-data is given without --resume") !=
+              std::string::npos);
     }
 
     TEST_CASE("text settings take numbers as they are written") {

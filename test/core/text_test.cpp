@@ -131,6 +131,38 @@ TEST_CASE("foreign text is quoted, made printable and cut between characters") {
     }
 }
 
+TEST_CASE("a line for a terminal keeps its text and shows what the terminal would obey") {
+    const std::pair<std::string, std::string> cases[] = {
+        {"", ""},
+        {"plain, \"quoted\" \\ text\tand a tab", "plain, \"quoted\" \\ text\tand a tab"},
+        {"\xc3\xa9\xe6\x97\xa5\xf0\x9f\x98\x80", "\xc3\xa9\xe6\x97\xa5\xf0\x9f\x98\x80"},
+        {"a\x1b[31mred\x1b[0m", "a\\x1b[31mred\\x1b[0m"},
+        {std::string("a\0b\r\n\x7f", 6), "a\\x00b\\x0d\\x0a\\x7f"},
+        {"\xc2\x9b\x31m", "\\xc2\\x9b1m"},
+        {"\xff\xc3", "\\xff\\xc3"},
+    };
+    for (const auto& [line, expected] : cases) {
+        CAPTURE(expected);
+        CHECK(escape_controls(line) == expected);
+    }
+}
+
+TEST_CASE("a word for a shell is quoted only where it must be") {
+    const std::pair<const char*, const char*> cases[] = {
+        {"runs/a-b_c.1/latest", "runs/a-b_c.1/latest"},
+        {"", "''"},
+        {"my run", "'my run'"},
+        {"it's", "'it'\\''s'"},
+        {"$HOME", "'$HOME'"},
+        {"~x", "'~x'"},
+        {"a;b", "'a;b'"},
+    };
+    for (const auto& [word, expected] : cases) {
+        CAPTURE(word);
+        CHECK(shell_word(word) == expected);
+    }
+}
+
 TEST_SUITE_END();
 
 }  // namespace

@@ -4,9 +4,12 @@
 
 #include <dflash/io/folder_lock.hpp>
 
+#include <atomic>
 #include <doctest/doctest.h>
 #include <optional>
+#include <string>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 namespace dflash::io {
@@ -40,11 +43,31 @@ TEST_SUITE("io.folder_lock") {
         std::optional<FolderLock> lock;
         lock.emplace(path);
         CHECK_FALSE(free_for_another_process(path));
-        expect_error(ErrorKind::Config, {"another process is writing", path}, [&] {
-            const FolderLock second(path);
-        });
+        CHECK(FolderLock::is_held(path));
+        expect_error(
+            ErrorKind::Config,
+            {"another process", std::to_string(::getpid()), "is writing to the folder", path},
+            [&] { const FolderLock second(path); });
         lock.reset();
         CHECK(free_for_another_process(path));
+    }
+
+    TEST_CASE("asking whether a folder is held does not keep anybody from taking it") {
+        const TempFolder folder;
+        CHECK_FALSE(FolderLock::is_held(folder.path()));
+        CHECK_FALSE(FolderLock::is_held(folder / "missing"));
+        std::atomic<bool> done = false;
+        std::thread asker([&] {
+            while (!done) {
+                FolderLock::is_held(folder.path());
+            }
+        });
+        for (int i = 0; i < 200; ++i) {
+            const FolderLock lock(folder.path());
+            CHECK(FolderLock::is_held(folder.path()));
+        }
+        done = true;
+        asker.join();
     }
 
     TEST_CASE("a folder that is not there cannot be held") {

@@ -203,7 +203,7 @@ TEST_CASE("what cannot be read is a configuration error") {
     expect_error(ErrorKind::Config, {folder / "none", "No such file"}, [&] {
         const JsonLines lines(folder / "none");
     });
-    expect_error(ErrorKind::Config, {"is a folder"}, [&] { const JsonLines lines(folder.path()); });
+    expect_error(ErrorKind::Data, {"is a folder"}, [&] { const JsonLines lines(folder.path()); });
 }
 
 TEST_SUITE_END();

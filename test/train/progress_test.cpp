@@ -30,11 +30,12 @@ TEST_SUITE("train.progress") {
         progress.trained_s = 1800;
         TrainSettings settings;
         settings.epochs = 3;
-        CHECK(RunLength(settings, 100).fraction_done(progress) == doctest::Approx(0.5));
+        CHECK(RunLength(settings, EpochSizes(100)).fraction_done(progress) == doctest::Approx(0.5));
         settings.tokens = 4000;
-        CHECK(RunLength(settings, 100).fraction_done(progress) == doctest::Approx(0.25));
+        CHECK(RunLength(settings, EpochSizes(100)).fraction_done(progress) ==
+              doctest::Approx(0.25));
         settings.hours = 5.0;
-        CHECK(RunLength(settings, 100).fraction_done(progress) == doctest::Approx(0.1));
+        CHECK(RunLength(settings, EpochSizes(100)).fraction_done(progress) == doctest::Approx(0.1));
     }
 
     TEST_CASE("a run ends at its length or at max_steps, which the schedule does not see") {
@@ -43,13 +44,38 @@ TEST_SUITE("train.progress") {
         progress.step = 10;
         TrainSettings settings;
         settings.epochs = 1;
-        CHECK_FALSE(RunLength(settings, 100).finished(progress));
+        CHECK_FALSE(RunLength(settings, EpochSizes(100)).finished(progress));
         settings.max_steps = 10;
-        CHECK(RunLength(settings, 100).finished(progress));
-        CHECK(RunLength(settings, 100).fraction_done(progress) == doctest::Approx(0.5));
+        CHECK(RunLength(settings, EpochSizes(100)).finished(progress));
+        CHECK(RunLength(settings, EpochSizes(100)).fraction_done(progress) == doctest::Approx(0.5));
         settings.max_steps.reset();
         progress.samples = 100;
-        CHECK(RunLength(settings, 100).finished(progress));
+        CHECK(RunLength(settings, EpochSizes(100)).finished(progress));
+    }
+
+    TEST_CASE("epochs count the samples they have, also where the data grew in between") {
+        EpochSizes sizes(100);
+        CHECK(sizes.in_epochs(0) == 0);
+        CHECK(sizes.in_epochs(6) == 600);
+        sizes.grow(4, 150);  // replaced before it was used
+        sizes.grow(4, 200);
+        sizes.grow(6, 250);
+        CHECK(sizes.in_epoch(0) == 100);
+        CHECK(sizes.in_epoch(3) == 100);
+        CHECK(sizes.in_epoch(4) == 200);
+        CHECK(sizes.in_epoch(5) == 200);
+        CHECK(sizes.in_epoch(60) == 250);
+        CHECK(sizes.in_epochs(4) == 400);
+        CHECK(sizes.in_epochs(5) == 600);
+        CHECK(sizes.in_epochs(8) == 400 + 400 + 500);
+        TrainSettings settings;
+        settings.epochs = 5;
+        Progress progress;
+        progress.samples = 450;
+        CHECK(RunLength(settings, sizes).fraction_done(progress) == doctest::Approx(0.75));
+        CHECK_FALSE(RunLength(settings, sizes).finished(progress));
+        progress.samples = 600;
+        CHECK(RunLength(settings, sizes).finished(progress));
     }
 
     TEST_CASE("held-out samples are a share within limits") {

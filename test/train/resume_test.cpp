@@ -3,7 +3,11 @@
 #include "tiny_run.hpp"
 
 #include <dflash/core/error.hpp>
+#include <dflash/io/folder_lock.hpp>
+#include <dflash/io/json.hpp>
 #include <dflash/train/checkpoint.hpp>
+#include <dflash/train/resume.hpp>
+#include <dflash/train/run_search.hpp>
 
 #include <csignal>
 #include <doctest/doctest.h>
@@ -62,6 +66,240 @@ TEST_SUITE("train.resume") {
         REQUIRE(store.acceptance_of(kSteps));
         CHECK(*store.acceptance_of(kSteps) >= 1);
         CHECK_FALSE(store.acceptance_of(kSteps - 1));
+    }
+
+    TEST_CASE("a learning rate given on resume holds from the next step on, and is recorded") {
+        const TemporaryFolder folder;
+        const std::string output = folder.path("a");
+        TrainRequest request = tiny_request(output, 3);
+        request.settings.train.warmup_fraction = 0;
+        REQUIRE(run(request) == 0);
+        request.resume_folder = output;
+        request.settings.train.lr = 1e-4;
+        request.settings.train.max_steps = 5;
+        request.command_line = "dflash --resume a --lr 1e-4";
+        REQUIRE(run(request) == 0);
+        const std::vector<io::Json> steps = metrics(output, "step");
+        REQUIRE(steps.size() == 5);
+        CHECK(steps.at(2).require_number("lr", "") == doctest::Approx(3e-3).epsilon(0.01));
+        CHECK(steps.at(3).require_number("lr", "") == doctest::Approx(1e-4).epsilon(0.01));
+        REQUIRE(metrics(output, "resume").size() == 1);
+        const io::Json change = metrics(output, "resume").front();
+        CHECK(change.require_integer("step", "") == 3);
+        CHECK(change.dump().find("train.lr: 0.003 until step 3, 0.0001 from here on") !=
+              std::string::npos);
+        const std::string config = file_bytes(output + "/config.toml");
+        CHECK(config.find("# Resumed after step 3 at 20") != std::string::npos);
+        CHECK(config.find("#   train.lr: 0.003 until step 3, 0.0001 from here on") !=
+              std::string::npos);
+        CHECK(config.find("\nlr = 0.0001\n") != std::string::npos);
+
+        // Once more, without a change: what was is kept.
+        request.settings.train.max_steps = 6;
+        request.command_line = "third";
+        REQUIRE(run(request) == 0);
+        CHECK(file_bytes(output + "/config.toml").find("#   train.lr: 0.003 until step 3") !=
+              std::string::npos);
+        const io::Json environment = io::read_json_file(output + "/environment.json");
+        CHECK(environment.require_string("command_line", "") == "third");
+        CHECK(environment.require_integer("continues_after_step", "") == 5);
+        const std::vector<io::Json>& former = environment.find("former")->items();
+        REQUIRE(former.size() == 2);
+        CHECK(former[0].require_integer("continues_after_step", "") == 0);
+        CHECK(former[0].find("former") == nullptr);
+        CHECK(former[1].require_string("command_line", "") == "dflash --resume a --lr 1e-4");
+        CHECK(former[1].find("changes")->items().size() == 2);  // what, and what it does
+        for (const char* key : {"working_directory",
+                                "started_at",
+                                "version",
+                                "build",
+                                "libraries",
+                                "devices",
+                                "host",
+                                "process",
+                                "target",
+                                "target_revision",
+                                "data"}) {
+            CAPTURE(key);
+            CHECK(environment.find(key) != nullptr);
+        }
+        for (const char* key : {"commit", "compiler", "build_type"}) {
+            CHECK_FALSE(environment.find("build")->require_string(key, "").empty());
+        }
+        for (const char* key : {"name", "system", "kernel", "cpu"}) {
+            CHECK_FALSE(environment.find("host")->require_string(key, "").empty());
+        }
+        CHECK(environment.find("libraries")->find("LibTorch") != nullptr);
+        CHECK(environment.find("libraries")->find("NVRTC") == nullptr);  // on CPU devices
+    }
+
+    TEST_CASE(
+        "a finished run that is made longer goes on where it stood, at the rate in the middle") {
+        const TemporaryFolder folder;
+        const std::string output = folder.path("a");
+        TrainRequest request = tiny_request(output, 1);
+        request.settings.train.max_steps.reset();
+        request.settings.train.epochs = 2;
+        request.settings.train.warmup_fraction = 0;
+        REQUIRE(run(request) == 0);
+        const std::size_t steps_before = losses(output).size();
+        const double last_rate = metrics(output, "step").back().require_number("lr", "");
+        request.resume_folder = output;
+        request.settings.train.epochs = 4;
+        REQUIRE(run(request) == 0);
+        const std::vector<io::Json> steps = metrics(output, "step");
+        CHECK(steps.size() > steps_before + 1);
+        CHECK(steps.back().require_number("fraction_done", "") == 1);
+        CHECK(steps.at(steps_before).require_number("fraction_done", "") ==
+              doctest::Approx(0.5).epsilon(0.2));
+        CHECK(steps.at(steps_before).require_number("lr", "") > 2 * last_rate);
+        CHECK(steps.back().require_number("lr", "") == doctest::Approx(last_rate));
+        CHECK(steps.back().require_integer("samples", "") ==
+              2 * steps.at(steps_before - 1).require_integer("samples", ""));
+        CHECK(metrics(output, "resume").front().dump().find("train.epochs: 2 until step") !=
+              std::string::npos);
+    }
+
+    TEST_CASE("what may change on resume are settings of the maths that act on steps to come") {
+        Settings settings;
+        std::vector<std::string> names;
+        const SettingList list = settings.list();
+        for (const Setting& setting : list.all()) {
+            if (may_change_on_resume(setting.name)) {
+                CHECK(setting.check.maths);
+                names.push_back(setting.name);
+            }
+        }
+        CHECK(names == std::vector<std::string>{"train.lr",
+                                                "train.weight_decay",
+                                                "train.clip",
+                                                "train.schedule",
+                                                "train.warmup_fraction",
+                                                "train.min_lr_fraction",
+                                                "train.wsd_decay_fraction",
+                                                "train.epochs",
+                                                "train.tokens",
+                                                "train.hours"});
+        const Identity saved{{"train.lr", "0.1"}, {"draft.anchors", "512"}, {"data", "x"}};
+        const Identity changed{{"train.lr", "0.2"}, {"draft.anchors", "512"}, {"data", "y"}};
+        const std::vector<ResumeChange> changes = changes_on_resume(saved, changed, "runs/a");
+        REQUIRE(changes.size() == 1);
+        CHECK(changes[0].before == "0.1");
+        CHECK(changes[0].now == "0.2");
+        CHECK_THROWS_WITH_AS(
+            changes_on_resume(saved, {{"draft.anchors", "9"}, {"train.lr", "0.1"}}, "my runs/a"),
+            doctest::Contains("dflash --config 'my runs/a'/config.toml --init 'my "
+                              "runs/a'/latest/draft --set draft.anchors=9"),
+            Error);
+    }
+
+    TEST_CASE("the best draft is that of the best held-out acceptance, and a link leads to it") {
+        const TemporaryFolder folder;
+        const std::string output = folder.path("a");
+        CHECK_FALSE(best_draft(output));
+        TrainRequest request = tiny_request(output, 6);
+        request.settings.checkpoint.every = {1e-6};
+        request.settings.checkpoint.keep_drafts = 10;
+        request.settings.eval.every = {1e-6};
+        request.settings.eval.max_fraction = 1;
+        REQUIRE(run(request) == 0);
+        // Not every step is saved: saves are written beside the training.
+        const CheckpointStore store(output, 1, 1);
+        std::vector<std::int64_t> saved;
+        std::int64_t best_step = 0;
+        double best = 0;
+        for (const io::Json& eval : metrics(output, "eval")) {
+            const double acceptance = eval.require_number("acceptance_length", "");
+            const auto step = eval.require_integer("step", "");
+            if (!fs::exists(store.folder_of(step) + "/draft")) {
+                continue;
+            }
+            saved.push_back(step);
+            if (acceptance >= best) {
+                best = acceptance;
+                best_step = step;
+            }
+        }
+        REQUIRE(saved.size() >= 2);
+        const auto found = best_draft(output);
+        REQUIRE(found);
+        CHECK(found->step == best_step);
+        CHECK(found->acceptance_length == best);
+        CHECK(fs::equivalent(output + "/best/draft", found->folder));
+
+        // A better one among those of before; then the link goes to the next one when that is gone.
+        const std::string first = store.folder_of(saved.front());
+        std::ofstream(first + "/acceptance.json") << R"({"acceptance_length": 7.5})";
+        point_to_best(output);
+        CHECK(fs::read_symlink(output + "/best") == fs::path(first).filename());
+        fs::remove_all(first);
+        point_to_best(output);
+        CHECK(fs::exists(output + "/best/draft/model.safetensors"));
+        for (const std::int64_t step : saved) {
+            fs::remove_all(store.folder_of(step));
+        }
+        point_to_best(output);
+        CHECK_FALSE(fs::is_symlink(output + "/best"));
+    }
+
+    TEST_CASE("an unfinished run with the same settings is named, others are not") {
+        const TemporaryFolder folder;
+        const std::string data = folder.path("data.jsonl");
+        fs::copy("test/golden/tiny-data.jsonl", data);
+        const auto request_for = [&](const std::string& name) {
+            TrainRequest request = tiny_request(folder.path(name), 2);
+            request.settings.run.data = data;
+            return request;
+        };
+        const auto unfinished = [&](TrainRequest request) {
+            request.settings.train.max_steps = 4;
+            const PreparedRun prepared = prepare_run(request.settings);
+            return find_unfinished_runs(folder.path(""),
+                                        identity_of(request.settings, prepared),
+                                        prepared,
+                                        request.settings);
+        };
+        CHECK(unfinished(request_for("new")).empty());
+        REQUIRE(run(request_for("a")) == 0);
+        TrainRequest other = request_for("b");
+        other.settings.run.seed = 5;
+        REQUIRE(run(other) == 0);
+        fs::create_directory(folder.path("c"));
+        std::ofstream(folder.path("c") + "/config.toml") << "x";
+        auto found = unfinished(request_for("new"));
+        REQUIRE(found.size() == 1);
+        CHECK(found[0].folder == folder.path("a"));
+        CHECK(found[0].step == 2);
+        CHECK_FALSE(found[0].running);
+        CHECK(to_text(found[0]).ends_with("dflash --resume " + folder.path("a")));
+        {
+            const io::FolderLock lock(folder.path("a"));
+            found = unfinished(request_for("new"));
+            REQUIRE(found.size() == 1);
+            CHECK(found[0].running);
+            CHECK(to_text(found[0]).find("dflash status") != std::string::npos);
+        }
+        std::ofstream(data, std::ios::app) << R"({"prompt": "a b", "response": "b a c"})"
+                                           << "\n";
+        found = unfinished(request_for("new"));
+        REQUIRE(found.size() == 1);
+        CHECK(to_text(found[0]).ends_with("--extend-data"));
+        {
+            std::ofstream others(data);
+            for (int n = 0; n < 40; ++n) {
+                others << R"({"prompt": "a b", "response": "b a c)" << n << "\"}\n";
+            }
+        }
+        CHECK(unfinished(request_for("new")).empty());
+
+        // Not unfinished once its length is reached.
+        fs::copy("test/golden/tiny-data.jsonl", data, fs::copy_options::overwrite_existing);
+        CHECK(unfinished(request_for("new")).size() == 1);
+        TrainRequest rest = request_for("a");
+        rest.resume_folder = folder.path("a");
+        rest.settings.train.max_steps = 4;
+        REQUIRE(run(rest) == 0);
+        CHECK(unfinished(request_for("new")).empty());
     }
 
     TEST_CASE("a damaged checkpoint is a data error that says where and what to do") {

@@ -41,7 +41,8 @@ std::vector<data::PackedRow> all_rows(data::Cursor start,
     std::vector<SampleId> ids(23);
     std::iota(ids.begin(), ids.end(), 100);
     const data::PackOptions options = small_options();
-    EpochSource source(ids, options.seed, options.window, start, epochs);
+    EpochSource source(
+        ids, EpochSizes(std::ssize(ids)), options.seed, options.window, start, epochs);
     StepRowPacker packer(options, start, rows_per_step, num_drafters);
     std::vector<data::PackedRow> rows;
     for (;;) {
@@ -139,8 +140,74 @@ TEST_SUITE("train.row_stream") {
         CHECK(differs);
     }
 
+    TEST_CASE("samples added in mid-epoch enter at the next one and change nothing before") {
+        std::vector<SampleId> all(1100);
+        std::iota(all.begin(), all.end(), 0);
+        const std::vector<SampleId> old(all.begin(), all.begin() + 902);
+        const data::PackOptions options = small_options();
+        const auto rows_of = [&](const std::vector<SampleId>& ids,
+                                 const EpochSizes& sizes,
+                                 data::Cursor start,
+                                 int drafters) {
+            EpochSource source(ids, sizes, options.seed, options.window, start, 4);
+            StepRowPacker packer(options, start, 3, drafters);
+            std::vector<data::PackedRow> rows;
+            for (;;) {
+                const data::SampleRef ref = source.next();
+                for (data::PackedRow& row : packer.push(sample_of(ref))) {
+                    rows.push_back(std::move(row));
+                }
+                if (ref.end) {
+                    return rows;  // with empty ones, which also move on from epoch to epoch
+                }
+            }
+        };
+        const auto before = rows_of(old, EpochSizes(902), {}, 1);
+        const auto stop = std::ranges::find_if(before, [](const data::PackedRow& row) {
+            return row.next.epoch == 1 && row.next.window > 40 && row.next.row_in_window > 0;
+        });
+        REQUIRE(stop != before.end());
+        EpochSizes sizes(902);
+        sizes.grow(2, 1100);
+        const auto rest_before = real_rows({stop + 1, before.end()});
+        for (int drafters = 1; drafters <= 3; ++drafters) {
+            CAPTURE(drafters);
+            const auto after = rows_of(all, sizes, stop->next, drafters);
+            const auto rest_after = real_rows(after);
+            std::map<std::int64_t, std::map<SampleId, int>> uses;  // by epoch
+            const auto count = [&](std::int64_t epoch, auto begin, auto end) {
+                for (auto row = begin; row != end; ++row) {
+                    for (const data::Document& document : row->documents) {
+                        ++uses[epoch][document.id];
+                    }
+                    epoch = row->next.epoch;
+                }
+            };
+            count(0, before.begin(), stop + 1);
+            count(1, after.begin(), after.end() - 1);  // without END
+            for (const SampleId id : all) {
+                CAPTURE(id);
+                const bool usable = id % 5 != 4;
+                for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
+                    CAPTURE(epoch);
+                    CHECK(uses[epoch][id] == (usable && (epoch > 1 || id < 902) ? 1 : 0));
+                }
+            }
+            CHECK(uses.size() == 4);
+            // What is left of the interrupted epoch is what it would have been.
+            std::size_t same = 0;
+            for (; rest_after[same].next.epoch == 1; ++same) {
+                REQUIRE(same < rest_before.size());
+                CHECK(rest_after[same].tokens == rest_before[same].tokens);
+                CHECK(rest_after[same].blocks.anchors == rest_before[same].blocks.anchors);
+                CHECK(rest_after[same].next == rest_before[same].next);
+            }
+            CHECK(same > 50);
+        }
+    }
+
     TEST_CASE("a run bounded by tokens never ends by itself") {
-        EpochSource source({1, 2, 3}, 0, 7, {}, std::nullopt);
+        EpochSource source({1, 2, 3}, EpochSizes(3), 0, 7, {}, std::nullopt);
         for (int i = 0; i < 100; ++i) {
             const data::SampleRef ref = source.next();
             CHECK_FALSE(ref.end);

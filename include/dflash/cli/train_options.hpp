@@ -23,6 +23,7 @@ struct TrainOptions {
     std::vector<std::string> set;  ///< KEY=VALUE
     std::optional<std::string> resume;
     std::optional<std::int64_t> step;
+    bool extend_data = false;
 
     /// Named options that are aliases of settings: (option, setting, value as text); in the order
     /// of declaration.
@@ -42,8 +43,9 @@ struct TrainOptions {
 };
 
 /// Settings from, lowest to highest: defaults, ./dflash.toml or --config (for a resume: the run's
-/// config.toml), --set, named options. Throws Error{Config} with file, line and column, or the
-/// option, and the nearest valid name.
+/// config.toml), --set, named options. A run has one length: train.hours, train.tokens or
+/// train.epochs of a higher level replaces that of a lower one, whichever of them it is. Throws
+/// Error{Config} with file, line and column, or the option, and the nearest valid name.
 train::TrainRequest resolve(const TrainOptions& options, const std::string& command_line);
 
 }  // namespace dflash::cli

@@ -25,11 +25,15 @@ std::string format_seconds(double seconds);
 /// "1,234,567".
 std::string format_count(std::int64_t count);
 
-/// A text as one word of a shell's command, in quotes where it needs them.
-std::string shell_word(std::string_view path);
-
 /// Printable form of a piece of foreign text for a message: control characters escaped, cut to
 /// `max` bytes.
 std::string quote(std::string_view text, std::size_t max = 80);
+
+/// A line for a terminal: control characters (all of C0 but the tab, DEL and C1), which it would
+/// obey, and bytes that are not UTF-8 become "\\x1b". Everything else stays as it is.
+std::string escape_controls(std::string_view line);
+
+/// A word as a POSIX shell takes it: as it is where that is safe, else in single quotes.
+std::string shell_word(std::string_view word);
 
 }  // namespace dflash

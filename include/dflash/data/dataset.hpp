@@ -4,6 +4,7 @@
 #pragma once
 
 #include <dflash/data/chat_format.hpp>
+#include <dflash/data/data_history.hpp>
 #include <dflash/data/sample.hpp>
 #include <dflash/data/tokenizer.hpp>
 
@@ -79,8 +80,12 @@ class Dataset {
     /// Tokens of a usable sample as judged (for planning), in the order of usable().
     const std::vector<std::int32_t>& lengths() const;
 
-    /// Hash over the bytes of all files: resume compares it.
-    std::uint64_t content_hash() const;
+    /// What the files hold, with first_epoch 0. A last line that was cut (it has no line end and is
+    /// refused) does not count as a row yet.
+    const DataState& state() const;
+
+    /// Compares the files with a state of them that was recorded before. Reads all their bytes.
+    DataComparison compare_with(const DataState& before) const;
 
     /// "path:line" of a sample, for messages.
     std::string place_of(SampleId id) const;

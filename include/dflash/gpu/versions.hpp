@@ -19,9 +19,13 @@ std::string format_cuda_version(int version);
 /// Asks the runtime; makes no context. Any thread.
 CudaVersions cuda_versions() noexcept;
 
-/// Throws Error{Device} that names both versions if the loaded runtime is not the one of the build,
-/// or if there is a driver and its major version is older than the runtime's (within one major
-/// version an older driver serves: CUDA's minor-version compatibility).
+/// Throws Error{Device} that names both versions if the loaded runtime has another major version
+/// than that of the build or is older (within one CUDA only adds to its interface), or if there is
+/// a driver and its major version is older than the runtime's (within one an older driver serves:
+/// CUDA's minor-version compatibility).
 void check_versions(const CudaVersions& versions);
+
+/// The end of a hint: "build dflash against ..., for example ...".
+std::string how_to_build_for_other_cuda();
 
 }  // namespace dflash::gpu

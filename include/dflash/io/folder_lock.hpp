@@ -14,10 +14,14 @@ namespace dflash::io {
 /// File systems without locks (some network mounts) get a warning and no protection.
 class FolderLock : NonCopyable {
   public:
-    /// Throws Error{Config} if another process, or another object of this one, holds the folder;
-    /// Error{Storage} if it cannot be opened.
+    /// Waits up to half a second for one who only asks (is_held). Throws Error{Config} if another
+    /// process, or another object of this one, holds the folder, with its id where the system tells
+    /// it; Error{Storage} if it cannot be opened.
     explicit FolderLock(const std::string& folder);
     ~FolderLock();
+
+    /// Whether somebody holds the folder. False where that cannot be found out.
+    static bool is_held(const std::string& folder);
 
   private:
     int descriptor_ = -1;

@@ -21,6 +21,9 @@ struct Line {
     std::string_view text;    ///< without what JsonLines leaves out; empty for a blank line
 };
 
+/// A line without what readers of JsonLines do not see of it.
+std::string_view strip_line(std::string_view line);
+
 /// A file split at LF. From each line a byte order mark at the start, a CR at the end, and blanks
 /// and tabs around it are left out; nothing else is looked at (LS, PS and a lone CR split nothing).
 /// A last line without LF counts; an empty file has no lines.
@@ -30,8 +33,8 @@ struct Line {
 /// what it was moved to, lives.
 class JsonLines {
   public:
-    /// Throws Error{Config} if the file is not there or cannot be read, Error{Data} if packed data
-    /// are damaged or cut short.
+    /// Throws Error{Config} if the file is not there or cannot be read, Error{Data} if it is a
+    /// folder or another thing that is no file, or packed data are damaged or cut short.
     explicit JsonLines(const std::string& path);
     JsonLines(JsonLines&&) noexcept;
     JsonLines& operator=(JsonLines&&) noexcept;

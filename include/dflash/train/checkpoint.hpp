@@ -91,9 +91,6 @@ class CheckpointStore {
     SaveCost untold_;  // of a checkpoint that has its name, until save() has done all the rest
 };
 
-/// Throws Error{Config} listing every entry in which the two differ, with both values.
-void require_same(const Identity& saved, const Identity& now, const std::string& run_folder);
-
 /// Loads the weights of a draft folder (config.json + model.safetensors) as flat fp32 in the layout
 /// of its specs. Accepts an optional "model." prefix. Throws Error{Config} or Error{Data} naming
 /// missing, extra and misshapen weights.

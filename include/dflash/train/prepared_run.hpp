@@ -4,6 +4,7 @@
 #pragma once
 
 #include <dflash/data/chat_format.hpp>
+#include <dflash/data/data_history.hpp>
 #include <dflash/data/dataset.hpp>
 #include <dflash/data/packer.hpp>
 #include <dflash/data/tokenizer.hpp>
@@ -11,16 +12,26 @@
 #include <dflash/target/config.hpp>
 #include <dflash/train/checkpoint.hpp>
 #include <dflash/train/draft_choice.hpp>
+#include <dflash/train/epoch_sizes.hpp>
 #include <dflash/train/evaluator.hpp>
 #include <dflash/train/plan.hpp>
 #include <dflash/train/settings.hpp>
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace dflash::train {
+
+/// What a run that is resumed knew of its data, and whether they may have grown since.
+struct SavedData {
+    data::DataHistory history;
+    data::Cursor cursor;
+    bool extend = false;
+    std::string run_folder;  ///< for messages
+};
 
 struct PreparedRun {
     target::TargetLocation location;
@@ -30,20 +41,38 @@ struct PreparedRun {
     std::vector<gpu::Device> devices;
     std::unique_ptr<data::Dataset> training;
     std::unique_ptr<data::Dataset> evaluation;  ///< null: held-out rows come from `training`
-    std::vector<SampleId> train_ids;
-    std::vector<SampleId> held_out_ids;
+    std::optional<data::DataHistory> history;   ///< set by prepare_run
+    std::string growth;               ///< for people: how the data grew; empty: it did not
+    std::vector<SampleId> train_ids;  ///< rising; an epoch has the first ones of them
+    std::vector<SampleId>
+        held_out_ids;  ///< of the rows that the run began with, whatever came since
+    EpochSizes epoch_sizes{1};
+    EpochSizes sizes_before{1};  ///< without what this start adds
     std::optional<LoadedDraft> init;
     DraftChoice draft;
     data::PackOptions pack;
     RunPlan plan;
 
     const data::Dataset& held_out_data() const { return evaluation ? *evaluation : *training; }
+
+    /// Training samples among the rows that the run began with.
+    std::vector<SampleId> first_train_ids() const;
 };
 
-/// Finds and judges. Throws Error with the kind of what is wrong.
-PreparedRun prepare_run(const Settings& settings);
+/// Sizes of the epochs under a history of the data. `train_ids` rise.
+EpochSizes epoch_sizes_of(const std::vector<SampleId>& train_ids,
+                          std::span<const data::DataState> states);
 
-/// What must be equal when the run is resumed.
+/// Finds and judges. `saved`: of a run that is resumed; its data must be as they were, or have
+/// grown at their end if that is allowed. New rows enter at the next epoch. Throws Error with the
+/// kind of what is wrong.
+PreparedRun prepare_run(const Settings& settings,
+                        const std::optional<SavedData>& saved = std::nullopt);
+
+/// The entry of an Identity that holds the history of the data (DataHistory::to_text).
+inline constexpr const char* kDataIdentity = "data";
+
+/// What must be equal when the run is resumed, and the history of the data.
 Identity identity_of(Settings& settings, const PreparedRun& run);
 
 /// The lines a run starts with: target, drafter, split, data, settings that are not defaults.

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <dflash/data/packed_row.hpp>
+#include <dflash/train/epoch_sizes.hpp>
 #include <dflash/train/settings.hpp>
 
 #include <cstdint>
+#include <string>
 
 namespace dflash::train {
 
@@ -23,10 +25,11 @@ struct Progress {
 };
 
 /// How long a run is: the fraction done in [0, 1], by hours, tokens or epochs, whichever is set (in
-/// this order).
+/// this order). By epochs it is the samples consumed over those of all epochs, so that rows added
+/// to the data during the run count from the epoch that has them.
 class RunLength {
   public:
-    RunLength(const TrainSettings& settings, std::int64_t num_samples);
+    RunLength(const TrainSettings& settings, const EpochSizes& sizes);
 
     double fraction_done(const Progress& progress) const;
 
@@ -35,6 +38,12 @@ class RunLength {
 
     /// Whether the data ends by itself, after train.epochs.
     bool by_epochs() const { return !settings_.hours && !settings_.tokens; }
+
+    /// Samples of all epochs; only by epochs.
+    std::int64_t num_samples() const { return num_samples_; }
+
+    /// "6 epochs", "3 hours", "1,000,000 tokens".
+    std::string to_text() const;
 
   private:
     TrainSettings settings_;

@@ -6,6 +6,7 @@
 #include <dflash/data/dataset.hpp>
 #include <dflash/data/packer.hpp>
 #include <dflash/pipeline/stages.hpp>
+#include <dflash/train/epoch_sizes.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -17,8 +18,10 @@ namespace dflash::train {
 /// The samples of all epochs in order, from a cursor on.
 class EpochSource final : public pipeline::SampleSource {
   public:
-    /// `num_epochs` empty: without end (a run bounded by tokens or hours).
+    /// An epoch's order is that of the first sizes.in_epoch() of `samples`, so samples behind them
+    /// do not change it. `num_epochs` empty: without end (a run bounded by tokens or hours).
     EpochSource(std::vector<SampleId> samples,
+                EpochSizes sizes,
                 std::uint64_t seed,
                 std::int64_t window,
                 data::Cursor start,
@@ -28,6 +31,7 @@ class EpochSource final : public pipeline::SampleSource {
 
   private:
     std::vector<SampleId> samples_;
+    EpochSizes sizes_;
     std::uint64_t seed_;
     std::optional<std::int64_t> num_epochs_;
     std::int64_t epoch_;

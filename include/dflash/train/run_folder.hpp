@@ -4,7 +4,9 @@
 
 #include <dflash/train/prepared_run.hpp>
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace dflash::train {
 
@@ -16,11 +18,19 @@ std::string new_run_folder(const RunSettings& settings, const std::string& targe
 /// anything is loaded.
 void create_run_folder(const std::string& folder);
 
-/// Writes config.toml (resolved settings), environment.json (command line, versions, devices,
-/// target revision) and data-report.md.
+/// How this process came to the run.
+struct RunStart {
+    std::string command_line;
+    std::int64_t step = 0;             ///< it continues after this step
+    std::vector<std::string> changes;  ///< what is otherwise than before, for people
+};
+
+/// Writes config.toml (resolved settings), environment.json (see environment_json) and
+/// data-report.md. What they said of earlier starts of the run is kept: environment.json holds them
+/// all, config.toml lists what changed when.
 void describe_run(const std::string& folder,
                   Settings& settings,
                   const PreparedRun& run,
-                  const std::string& command_line);
+                  const RunStart& start);
 
 }  // namespace dflash::train

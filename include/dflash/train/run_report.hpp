@@ -49,6 +49,10 @@ class RunReport {
     /// One evaluation. Throws Error{Numeric} if its loss is not finite.
     void evaluation(const Progress& progress, const EvalResult& result);
 
+    /// What is otherwise from `step` on than before it: a line of kind "resume" in metrics.jsonl,
+    /// none if nothing is.
+    void changed(std::int64_t step, const std::vector<std::string>& changes);
+
     void saved(const SaveReport& save);
 
     /// Metrics and saves go to the hooks, too, which must outlive this object.

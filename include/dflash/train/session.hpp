@@ -3,10 +3,12 @@
 // trains, ends.
 #pragma once
 
+#include <dflash/data/packed_row.hpp>
 #include <dflash/train/settings.hpp>
 #include <dflash/train/stop_signals.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +23,9 @@ struct TrainRequest {
     std::string command_line;
     std::string resume_folder;  ///< empty: a new run
     std::optional<std::int64_t> resume_step;
+    bool extend_data = false;  ///< with resume_folder: rows may have been added to the data
+    /// Sees every row as the training loop takes it, in order: for tests.
+    std::function<void(const data::PackedRow&)> on_row{};
 };
 
 /// Reads settings of a run folder for a resume: RUN/config.toml. Throws Error{Config} if RUN is no

@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -36,6 +37,7 @@ struct TrainerParts {
     RunLength length;
     Identity identity;
     const Settings& settings;
+    std::function<void(const data::PackedRow&)> on_row{};  ///< sees every row that is taken
 };
 
 class Trainer {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command_parser.hpp"
 #include "kernels_command.hpp"
+#include "status_command.hpp"
 
 #include <dflash/cli/run.hpp>
 #include <dflash/cli/settings_help.hpp>
@@ -91,6 +92,7 @@ const std::map<std::string, Command>& commands() {
     static const std::map<std::string, Command> all = {
         {"train", {"train a drafter (the default)", train_command}},
         {"plan", {"print what a run would do, need and take", plan_command}},
+        {"status", {"print what a run is doing", status_command}},
         {"kernels", {"list, compile or clear the compiled CUDA kernels", kernels_command}},
         {"devices", {"list devices as --gpus names them", devices_command}},
     };

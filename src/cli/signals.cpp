@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dflash/cli/signals.hpp>
+#include <dflash/report/console.hpp>
 
 #include <atomic>
 #include <csignal>
@@ -17,6 +18,7 @@ void on_stop(int signal) {
     train::StopSignals* signals = installed.load();
     int none = 0;
     if (signals == nullptr || !signals->stop_signal.compare_exchange_strong(none, signal)) {
+        report::reset_colours();
         ::_exit(128 + signal);
     }
 }
@@ -25,6 +27,10 @@ void on_save(int /*signal*/) {
     if (train::StopSignals* signals = installed.load()) {
         signals->save_now = true;
     }
+}
+
+void on_continue(int /*signal*/) {
+    report::note_continued();
 }
 
 void handle(int signal, void (*handler)(int)) {
@@ -47,6 +53,7 @@ void install_signal_handlers(train::StopSignals& signals) {
         handle(SIGHUP, on_stop);
     }
     handle(SIGUSR1, on_save);
+    handle(SIGCONT, on_continue);
     handle(SIGPIPE, SIG_IGN);
 }
 

@@ -14,12 +14,6 @@ namespace dflash::gpu {
 
 namespace {
 
-std::string pci_bus_id(int ordinal) {
-    std::array<char, 32> text{};
-    check(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), ordinal));
-    return text.data();
-}
-
 std::string describe_gpu(int ordinal) {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, ordinal));
@@ -30,6 +24,12 @@ std::string describe_gpu(int ordinal) {
 }
 
 }  // namespace
+
+std::string pci_bus_id(int ordinal) {
+    std::array<char, 32> text{};
+    check(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), ordinal));
+    return text.data();
+}
 
 CudaInventory cuda_inventory() {
     CudaInventory inventory{.versions = cuda_versions()};

@@ -28,15 +28,15 @@ void ReadyRows::wake() {
 }
 
 std::optional<ReadyRow> ReadyRows::pop() {
-    using Clock = std::chrono::steady_clock;
     const auto ready = [this] {
         return !rows_.empty() || ended_ || closed_ || first_error_.failed();
     };
     std::unique_lock lock(mutex_);
     if (!ready()) {
-        const auto start = Clock::now();
+        waiting_since_ = Clock::now();
         changed_.wait(lock, ready);
-        waited_s_ += std::chrono::duration<double>(Clock::now() - start).count();
+        waited_s_ += std::chrono::duration<double>(Clock::now() - *waiting_since_).count();
+        waiting_since_.reset();
     }
     if (rows_.empty() || first_error_.failed()) {
         return std::nullopt;
@@ -56,7 +56,9 @@ void ReadyRows::close() {
 
 double ReadyRows::pop_waited_s() const {
     const std::lock_guard lock(mutex_);
-    return waited_s_;
+    return waiting_since_
+               ? waited_s_ + std::chrono::duration<double>(Clock::now() - *waiting_since_).count()
+               : waited_s_;
 }
 
 std::int64_t ReadyRows::num_popped() const {

@@ -46,13 +46,16 @@ class ReadyRows : NonCopyable {
     std::int64_t num_popped() const;
 
   private:
+    using Clock = std::chrono::steady_clock;
+
     const FirstError& first_error_;
     mutable std::mutex mutex_;  // guards: all below
     std::condition_variable changed_;
     std::deque<ReadyRow> rows_;
     bool ended_ = false;
     bool closed_ = false;
-    double waited_s_ = 0;
+    double waited_s_ = 0;                             // of waits that are over
+    std::optional<Clock::time_point> waiting_since_;  // of the one that goes on
     std::int64_t num_popped_ = 0;
 };
 

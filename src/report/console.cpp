@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "line_writer.hpp"
+#include "screen.hpp"
 
 #include <dflash/core/error.hpp>
 #include <dflash/core/text.hpp>
@@ -13,8 +13,6 @@
 #include <fmt/format.h>
 #include <mutex>
 #include <optional>
-#include <sys/ioctl.h>
-#include <unistd.h>
 #include <utility>
 
 namespace dflash::report {
@@ -44,7 +42,7 @@ std::string_view prefix_of(LogLevel level) {
 }  // namespace
 
 struct Console::State {
-    explicit State(int d) : descriptor(d), screen(d) {}
+    explicit State(int descriptor) : screen(descriptor, terminal_kind()) {}
 
     /// Stores one line, already stamped, in the file or for it. Requires the lock.
     void store(std::string line) {
@@ -68,6 +66,7 @@ struct Console::State {
         } catch (const Error& error) {
             if (lost == 0) {
                 screen.write_line(
+                    LogLevel::Warning,
                     fmt::format("warning: {}: {}; lines are lost there until it works again",
                                 error.parts().what,
                                 error.parts().cause));
@@ -84,9 +83,10 @@ struct Console::State {
         }
     }
 
-    const int descriptor;
     mutable std::mutex mutex;  // guards all below
-    LineWriter screen;
+    Screen screen;
+    ConsoleWarnings warnings;
+    bool blocks_ended = false;
     bool noted_gone = false;
     std::optional<io::OutputFile> file;
     std::deque<std::string> early_lines;  // before there is a file
@@ -94,6 +94,9 @@ struct Console::State {
     bool torn = false;
     bool installed = false;
     LogSink former_sink;
+
+    std::mutex listener_mutex;  // guards the listener, and is held while it runs
+    std::function<void(const std::exception_ptr&)> failure_listener;
 };
 
 Console::Console(int descriptor) : state_(std::make_unique<State>(descriptor)) {}
@@ -102,6 +105,7 @@ Console::~Console() {
     if (state_->installed) {
         set_log_sink(std::move(state_->former_sink));
     }
+    clear_block();
     flush();
 }
 
@@ -130,11 +134,15 @@ void Console::write_line(LogLevel level, std::string_view text) {
     const std::string stamp = time_stamp();
     const std::string_view prefix = prefix_of(level);
     const std::lock_guard lock(state_->mutex);
+    if (level == LogLevel::Warning) {
+        ++state_->warnings.count;
+        state_->warnings.last = text;
+    }
     for (;;) {
         const std::size_t end = text.find('\n');
         const std::string line = fmt::format("{}{}", prefix, escape_controls(text.substr(0, end)));
         if (level != LogLevel::Debug) {
-            state_->screen.write_line(line);
+            state_->screen.write_line(level, line);
         }
         state_->store(stamp + line);
         if (end == std::string_view::npos) {
@@ -155,22 +163,58 @@ void Console::flush() {
     state_->note_if_gone();
 }
 
+ConsoleWarnings Console::warnings() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->warnings;
+}
+
 std::string Console::log_path() const {
     const std::lock_guard lock(state_->mutex);
     return state_->file ? state_->file->path() : std::string();
 }
 
+std::optional<BlockSpace> Console::block_space() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->screen.block_space();
+}
+
+void Console::show_block(std::vector<std::string> lines) {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->blocks_ended) {
+        state_->screen.show_block(std::move(lines));
+        state_->note_if_gone();
+    }
+}
+
+void Console::clear_block() {
+    const std::lock_guard lock(state_->mutex);
+    state_->screen.clear_block();
+}
+
+void Console::end_blocks() {
+    const std::lock_guard lock(state_->mutex);
+    state_->blocks_ended = true;
+    state_->screen.clear_block();
+}
+
+void Console::set_failure_listener(std::function<void(const std::exception_ptr&)> listener) {
+    const std::lock_guard lock(state_->listener_mutex);
+    state_->failure_listener = std::move(listener);
+}
+
+void Console::tell_failure(const std::exception_ptr& error) {
+    const std::lock_guard lock(state_->listener_mutex);
+    if (state_->failure_listener) {
+        state_->failure_listener(error);
+    }
+}
+
 bool Console::is_terminal() const {
-    return ::isatty(state_->descriptor) != 0;
+    return state_->screen.is_terminal();
 }
 
 int Console::width() const {
-    constexpr int kUnknown = 80;
-    ::winsize size{};
-    if (::ioctl(state_->descriptor, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) {
-        return kUnknown;
-    }
-    return size.ws_col;
+    return state_->screen.size().columns;
 }
 
 Console& console() {

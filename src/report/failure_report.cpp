@@ -110,6 +110,7 @@ std::vector<std::string> failure_lines(const Failure& failure, const std::string
 
 int report_failure(const std::exception_ptr& error, Console& console) noexcept {
     try {
+        console.end_blocks();
         const Failure failure = describe_failure(error);
         const ErrorParts& parts = failure.parts;
         for (const std::string* part : {&parts.what, &parts.where, &parts.cause, &parts.hint}) {
@@ -121,6 +122,7 @@ int report_failure(const std::exception_ptr& error, Console& console) noexcept {
             console.print(line);
         }
         console.flush();
+        console.tell_failure(error);
         return exit_code(failure.kind);
     } catch (...) {
         // Not even the report could be made: the memory is gone.

@@ -44,25 +44,47 @@ LineWriter::~LineWriter() {
     }
 }
 
-void LineWriter::write_line(std::string_view line) {
+LineWriter::Fate LineWriter::write_line(std::string_view line,
+                                        std::string_view before,
+                                        std::string_view after) {
     if (gone_) {
-        return;
+        return Fate::LeftOut;
     }
-    show_left_out();
-    if (left_out_ > 0 || pending_.size() + line.size() + 1 > limit_) {
+    const bool told = show_left_out(before);
+    if (told) {
+        before = {};
+    }
+    if (left_out_ > 0 || pending_.size() + before.size() + line.size() + 1 > limit_) {
         ++left_out_;
-        return;
+        return told ? Fate::Kept : Fate::LeftOut;
     }
+    const bool whole = write_some();
+    pending_ += before;
     pending_ += line;
     pending_ += '\n';
+    if (whole) {
+        pending_ += after;
+    }
     write_some();
+    return whole ? Fate::Whole : Fate::Kept;
 }
 
-void LineWriter::show_left_out() {
-    if (left_out_ > 0 && write_some()) {
-        pending_ = fmt::format("({} lines left out here; console.log has them)\n", left_out_);
-        left_out_ = 0;
+bool LineWriter::write_if_free(std::string_view text) {
+    if (left_out_ > 0 || !write_some() || gone_) {
+        return false;
     }
+    pending_ = text;
+    write_some();
+    return true;
+}
+
+bool LineWriter::show_left_out(std::string_view before) {
+    if (left_out_ == 0 || !write_some()) {
+        return false;
+    }
+    pending_ = fmt::format("{}({} lines left out here; console.log has them)\n", before, left_out_);
+    left_out_ = 0;
+    return true;
 }
 
 bool LineWriter::write_some() {
@@ -105,7 +127,7 @@ void LineWriter::flush(std::chrono::milliseconds timeout) {
         ::pollfd ready{.fd = descriptor_, .events = POLLOUT, .revents = 0};
         ::poll(&ready, 1, static_cast<int>(std::min<std::int64_t>(left.count(), 50)));
     }
-    show_left_out();
+    show_left_out({});
     write_some();
 }
 

@@ -19,9 +19,21 @@ class LineWriter : NonCopyable {
     explicit LineWriter(int descriptor, std::size_t limit = 256 * 1024);
     ~LineWriter();
 
-    /// Writes what can be written at once and keeps the rest, up to the limit; a line beyond it is
-    /// counted, and the count shown when lines go through again.
-    void write_line(std::string_view line);
+    enum class Fate {
+        LeftOut,  ///< counted; the count is shown when lines go through again
+        Kept,     ///< `before`, and the line or a count, are, or will be, written; `after` is not
+        Whole,    ///< all three are, or will be, written
+    };
+
+    /// Writes what can be written at once and keeps the rest, up to the limit. `before` goes in
+    /// front of the line, `after` behind it, but only if nothing waits to be written in front of
+    /// both: it is what may as well be left away.
+    Fate write_line(std::string_view line,
+                    std::string_view before = {},
+                    std::string_view after = {});
+
+    /// Writes the text, unless something waits to be written; returns whether it did.
+    bool write_if_free(std::string_view text);
 
     /// Waits until everything is written, at most this long.
     void flush(std::chrono::milliseconds timeout);
@@ -33,8 +45,9 @@ class LineWriter : NonCopyable {
     /// Writes until nothing is left or the other side is full; false in the second case.
     bool write_some();
 
-    /// Says how many lines were left out, once nothing waits in front of the message.
-    void show_left_out();
+    /// Says how many lines were left out, once nothing waits in front of the message; returns
+    /// whether it did.
+    bool show_left_out(std::string_view before);
 
     int given_;       // as the program was started with
     int descriptor_;  // a non-blocking one for the same terminal or pipe, or given_

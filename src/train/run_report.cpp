@@ -38,14 +38,6 @@ std::string percent_row(const std::vector<double>& shares) {
     return row;
 }
 
-/// Speeds, and the shares of time in which a side waited, between two moments of a run.
-struct Rates {
-    double drafter_tokens_per_s = 0;
-    double target_tokens_per_s = 0;
-    double drafter_waited = 0;
-    double target_waited = 0;
-};
-
 /// Zeros where there is no moment before.
 Rates rates_between(const std::optional<Moment>& before, const Moment& now) {
     const double seconds = before ? now.progress.trained_s - before->progress.trained_s : 0;
@@ -90,11 +82,37 @@ void tell(const std::optional<Notice>& notice) {
 RunReport::RunReport(const std::string& folder,
                      std::int64_t resumed_step,
                      const Settings& settings,
-                     NumericPolicy numeric_policy)
+                     NumericPolicy numeric_policy,
+                     StatusBoard& board)
     : metrics_(folder + "/metrics.jsonl", resumed_step),
       tensorboard_(folder, resumed_step),
       settings_(settings),
-      numeric_policy_(std::move(numeric_policy)) {}
+      board_(board),
+      figures_{settings.report.every.seconds, {}, {}, {}, false},
+      line_{settings.report.line_every.seconds, {}, {}, {}, false},
+      numeric_policy_(std::move(numeric_policy)) {
+    if (resumed_step == 0) {
+        time_left_.add(0, 0);
+        last_step_ = Moment{};
+        figures_.since = Moment{};
+        line_.since = Moment{};
+    }
+}
+
+bool RunReport::Interval::pass(const Moment& now) {
+    const auto time = Clock::now();
+    if (renewed_at && std::chrono::duration<double>(time - *renewed_at).count() < every_s) {
+        if (!whole) {
+            rates = rates_between(since, now);
+        }
+        return false;
+    }
+    rates = rates_between(since, now);
+    whole = renewed_at.has_value();
+    since = now;
+    renewed_at = time;
+    return true;
+}
 
 void RunReport::step(const Progress& progress,
                      const StepReport& step,
@@ -138,31 +156,40 @@ void RunReport::step(const Progress& progress,
     }
     last_step_ = now;
 
-    const auto time = std::chrono::steady_clock::now();
-    if (!last_line_at_ || std::chrono::duration<double>(time - *last_line_at_).count() >=
-                              settings_.report.every.seconds) {
-        const Rates since_line = rates_between(last_line_, now);
-        last_line_at_ = time;
-        last_line_ = now;
-        const double steps_done = settings_.train.max_steps
-                                      ? static_cast<double>(progress.step) /
-                                            static_cast<double>(*settings_.train.max_steps)
-                                      : 0;
-        const double done = std::max(fraction_done, steps_done);
-        const double left_s = done > 0 ? progress.trained_s * (1 - done) / done : NAN;
+    const double steps_done =
+        settings_.train.max_steps
+            ? static_cast<double>(progress.step) / static_cast<double>(*settings_.train.max_steps)
+            : 0;
+    time_left_.add(progress.trained_s, std::min(std::max(fraction_done, steps_done), 1.0));
+    figures_.pass(now);
+    board_.step({.step = progress.step,
+                 .epoch = progress.cursor.epoch,
+                 .tokens = progress.tokens,
+                 .loss = step.loss,
+                 .accuracy = step.accuracy,
+                 .learning_rate = learning_rate,
+                 .gradient_norm = step.gradient_norm,
+                 .fraction_done = fraction_done,
+                 .drafter_tokens_per_s = figures_.rates.drafter_tokens_per_s,
+                 .target_tokens_per_s = figures_.rates.target_tokens_per_s,
+                 .drafter_waited = figures_.rates.drafter_waited,
+                 .target_waited = figures_.rates.target_waited,
+                 .seconds = progress.trained_s,
+                 .left_s = time_left_.left_s()});
+    if (line_.pass(now)) {
         log_info(
             "step {:>6}  {:>5.1f} %  loss {:.4f}  accuracy {:5.1f} %  lr {:.2e}  {} tok/s  waited: "
-            "drafter {:.0f} %, "
-            "target {:.0f} %  {} left",
+            "drafter {:.0f} %, target {:.0f} %{}",
             progress.step,
             100 * fraction_done,
             step.loss,
             100 * step.accuracy,
             learning_rate,
-            format_count(static_cast<std::int64_t>(since_line.drafter_tokens_per_s)),
-            100 * since_line.drafter_waited,
-            100 * since_line.target_waited,
-            format_seconds(left_s));
+            format_count(static_cast<std::int64_t>(line_.rates.drafter_tokens_per_s)),
+            100 * line_.rates.drafter_waited,
+            100 * line_.rates.target_waited,
+            time_left_.left_s() ? fmt::format("  {} left", format_seconds(*time_left_.left_s()))
+                                : std::string());
     }
     if (const auto warning = numeric_policy_.take(progress.step, step.non_finite)) {
         log_warning("{}", *warning);
@@ -197,6 +224,10 @@ void RunReport::evaluation(const Progress& progress, const EvalResult& result) {
                       {"eval/acceptance_length", result.acceptance_length}});
     evaluations_.emplace_back(progress.step, result);
     speed_watch_.pause();
+    board_.held_out({.step = progress.step,
+                     .loss = result.loss,
+                     .acceptance_length = result.acceptance_length,
+                     .bigram_acceptance_length = result.bigram_acceptance_length});
     log_info(
         "held out at step {}: loss {:.4f}, slot 1 right {:.1f} % (bigram table {:.1f} %), expected "
         "acceptance length {:.3f} "
@@ -227,6 +258,7 @@ void RunReport::changed(std::int64_t step, const std::vector<std::string>& chang
 
 void RunReport::saved(const SaveReport& save) {
     point_to_best(std::filesystem::path(save.folder).parent_path().string());
+    board_.saved(save.progress.step);
     metrics_.write(io::Json::object({{"kind", io::Json::string("save")},
                                      {"step", io::Json::integer(save.progress.step)},
                                      {"seconds", io::Json::number(save.progress.trained_s)},

@@ -19,8 +19,10 @@
 #include <dflash/train/run_hooks.hpp>
 #include <dflash/train/run_search.hpp>
 #include <dflash/train/session.hpp>
+#include <dflash/train/status_board.hpp>
 #include <dflash/train/torch_worker.hpp>
 #include <dflash/train/trainer.hpp>
+#include <dflash/train/version.hpp>
 #include <dflash/train/watchdog.hpp>
 
 #include <algorithm>
@@ -47,12 +49,13 @@ class Session : NonCopyable {
             const TrainRequest& request,
             std::optional<Checkpoint> checkpoint,
             Whereabouts& whereabouts,
-            Watchdog& watchdog);
+            Watchdog& watchdog,
+            StatusBoard& board);
 
     Progress train(const std::string& folder, RunReport& report, StopSignals& signals);
 
   private:
-    void build();
+    void build(StatusBoard& board);
     void start_workers();
     void load_targets();
     void build_drafters();
@@ -62,6 +65,7 @@ class Session : NonCopyable {
     void warm_up();
     void set_weights();
     void make_pipeline();
+    RunSample sample() const;
 
     gpu::Worker& worker_at(int position) { return *workers_[static_cast<std::size_t>(position)]; }
 
@@ -85,13 +89,15 @@ class Session : NonCopyable {
     std::unique_ptr<StepRowPacker> packer_;
     std::unique_ptr<pipeline::ReplicaDispatcher> dispatcher_;
     std::unique_ptr<pipeline::Pipeline> pipeline_;
+    StatusBoard::Activity watched_;
 };
 
 Session::Session(PreparedRun run,
                  const TrainRequest& request,
                  std::optional<Checkpoint> checkpoint,
                  Whereabouts& whereabouts,
-                 Watchdog& watchdog)
+                 Watchdog& watchdog,
+                 StatusBoard& board)
     : run_(std::move(run)),
       settings_(request.settings),
       checkpoint_(std::move(checkpoint)),
@@ -100,24 +106,31 @@ Session::Session(PreparedRun run,
       failure_watch_(first_error_.on_error([&] { watchdog.run_failed(first_error_.get()); })),
       kernels_(run_, settings_.cache, first_error_) {
     try {
-        build();
+        build(board);
     } catch (...) {
         first_error_.store(std::current_exception());
         first_error_.rethrow_if_failed();
     }
 }
 
-void Session::build() {
+void Session::build(StatusBoard& board) {
     set_up_torch_process();
     comm::set_nccl_defaults();
     start_workers();
     whereabouts_.loop().set("prepare kernels");
+    const auto doing = [&](const char* what) {
+        return board.enter(report::RunState::Starting, what);
+    };
+    auto now = doing("making kernels ready");
     kernels_.prepare(workers_);
     whereabouts_.loop().set("load");
+    now = doing("loading the target");
     load_targets();
+    now = doing("building the drafter");
     build_drafters();
     make_slots();
     whereabouts_.loop().set("prepare the evaluation");
+    now = doing("packing held-out rows");
     evaluator_ = std::make_unique<Evaluator>(
         pack_held_out(run_.held_out_data(), run_.held_out_ids, run_.pack),
         *run_.training,
@@ -128,11 +141,40 @@ void Session::build() {
         settings_.eval);
     evaluator_->allocate(run_.draft.config.num_features(), run_.draft.config.hidden_size);
     whereabouts_.loop().set("warm up");
+    now = doing("warming up");
     warm_up();
     set_weights();
     make_save_buffers();
     make_pipeline();
     kernels_.seal();
+
+    std::vector<std::string> pci_bus_ids;
+    for (const gpu::Device& device : run_.devices) {
+        pci_bus_ids.push_back(device.is_cuda() ? gpu::pci_bus_id(device.ordinal) : "");
+    }
+    watched_ = board.watch([this] { return sample(); }, pci_bus_ids);
+}
+
+/// Counters for the status board, from its thread.
+RunSample Session::sample() const {
+    RunSample sample;
+    for (const auto& worker : workers_) {
+        sample.devices.push_back({.name = worker->device().name,
+                                  .busy_s = worker->busy_s(),
+                                  .tasks = static_cast<std::int64_t>(worker->load()),
+                                  .row_idle_s = std::nullopt});
+    }
+    const std::vector<pipeline::ReplicaStats> replicas = dispatcher_->stats();
+    for (std::size_t i = 0; i < replicas.size(); ++i) {
+        DeviceSample& device = sample.devices[static_cast<std::size_t>(run_.plan.roles.targets[i])];
+        device.has_target = true;
+        device.row_idle_s = replicas[i].idle_s;
+    }
+    for (const int position : run_.plan.roles.drafters) {
+        sample.devices[static_cast<std::size_t>(position)].has_drafter = true;
+    }
+    sample.pipeline = pipeline_->stats();
+    return sample;
 }
 
 void Session::start_workers() {
@@ -357,6 +399,7 @@ Progress Session::train(const std::string& folder, RunReport& report, StopSignal
         }
         return progress;
     } catch (...) {
+        const auto stopping = report.board().enter(report::RunState::Stopping, "after an error");
         // Whatever waits for this thread is woken, and the first error of the run is the one that
         // is told.
         first_error_.store(std::current_exception());
@@ -462,16 +505,29 @@ int train(TrainRequest request, StopSignals& signals) {
         folder,
         [&data = *run.training](SampleId id) { return data.place_of(id); },
         checkpoint ? checkpoint->progress.step - checkpoint->optimizer.steps : 0);
-    RunReport report(folder, start.step, request.settings, std::move(numeric_policy));
-    report.set_hooks(hooks);
-    report.changed(start.step, start.changes);
-    Session session(std::move(run), request, std::move(checkpoint), whereabouts, watchdog);
-    const Progress progress = session.train(folder, report, signals);
-    whereabouts.loop().set("end", Activity::kNoNumber, Activity::Kind::Waits);
-    report.summary(progress, folder);
-    hooks.finish();
-    const int signal = signals.stop_signal.load();
-    return signal == 0 ? 0 : signal == SIGINT ? 130 : 143;
+    StatusBoard board(console,
+                      {.folder = folder,
+                       .version = std::string(kVersion),
+                       .every_s = request.settings.report.every.seconds,
+                       .stop_requested = [&signals] { return signals.stop_requested(); }});
+    try {
+        RunReport report(folder, start.step, request.settings, std::move(numeric_policy), board);
+        report.set_hooks(hooks);
+        report.changed(start.step, start.changes);
+        Session session(
+            std::move(run), request, std::move(checkpoint), whereabouts, watchdog, board);
+        const Progress progress = session.train(folder, report, signals);
+        whereabouts.loop().set("end", Activity::kNoNumber, Activity::Kind::Waits);
+        const int signal = signals.stop_signal.load();
+        const int code = signal == 0 ? 0 : signal == SIGINT ? 130 : 143;
+        board.finished(code == 0 ? report::RunState::Done : report::RunState::Stopped, code);
+        report.summary(progress, folder);
+        hooks.finish();
+        return code;
+    } catch (...) {
+        board.failed(std::current_exception());
+        throw;
+    }
 }
 
 }  // namespace dflash::train

@@ -215,8 +215,14 @@ void CheckpointSettings::declare(SettingList& list) {
 }
 
 void ReportSettings::declare(SettingList& list) {
-    list.add(
-        "report.every", every, "time between lines on the screen", {.above = 0, .maths = false});
+    list.add("report.every",
+             every,
+             "time over which speeds and waits are means, and between two writings of status.json",
+             {.above = 0, .maths = false});
+    list.add("report.line_every",
+             line_every,
+             "time between lines with the figures of a step, on the screen and in console.log",
+             {.above = 0, .maths = false});
 }
 
 void WatchdogSettings::declare(SettingList& list) {

@@ -2,6 +2,7 @@
 #include <dflash/core/log.hpp>
 #include <dflash/train/trainer.hpp>
 
+#include <fmt/format.h>
 #include <utility>
 
 namespace dflash::train {
@@ -28,6 +29,7 @@ Trainer::Trainer(TrainerParts parts, Progress progress)
 }
 
 Progress Trainer::run() {
+    const auto training = parts_.report.board().enter(report::RunState::Training);
     if (progress_.step == 0) {
         evaluate();
     }
@@ -64,6 +66,7 @@ Progress Trainer::run() {
 void Trainer::save_last() {
     const Activity::Scope activity(
         parts_.loop, "wait for saves", Activity::kNoNumber, Activity::Kind::Waits);
+    const auto saving = parts_.report.board().enter(report::RunState::Saving);
     parts_.writer.wait_until_ready();
     save();
     parts_.writer.finish(
@@ -132,6 +135,7 @@ void Trainer::evaluate() {
     report_steps(0);
     const Activity::Scope activity(
         parts_.loop, "evaluate step", progress_.step, Activity::Kind::Waits);
+    const auto evaluating = parts_.report.board().enter(report::RunState::Evaluating);
     const std::optional<EvalResult> result = parts_.evaluator.run(progress_, parts_.signals);
     progress_.trained_s = trained_before_s_ + elapsed_s();
     if (!result) {
@@ -168,6 +172,7 @@ void Trainer::save() {
     save_waits_ = false;
     report_steps(0);
     const Activity::Scope activity(parts_.loop, "save step", progress_.step);
+    const auto saving = parts_.report.board().enter(report::RunState::Saving);
     DrafterRank& first = *parts_.ranks.front();
     Checkpoint checkpoint;
     checkpoint.progress = progress_;
@@ -182,10 +187,12 @@ void Trainer::save() {
     parts_.writer.write(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     last_save_s_ = progress_.trained_s;
+    being_written_ = parts_.report.board().beside(fmt::format("saving step {}", progress_.step));
 }
 
 void Trainer::report_saves() {
     for (const SaveReport& report : parts_.writer.take_reports()) {
+        being_written_.end();
         parts_.report.saved(report);
     }
 }

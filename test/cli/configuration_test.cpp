@@ -63,6 +63,7 @@ TEST_SUITE("cli.configuration") {
         CHECK(s.eval.every.seconds == 1800);
         CHECK(s.eval.max_fraction == 0.03);
         CHECK(s.report.every.seconds == 10);
+        CHECK(s.report.line_every.seconds == 60);
         CHECK(s.checkpoint.every.seconds == 1800);
         CHECK(s.checkpoint.keep == 2);
         CHECK(s.checkpoint.keep_drafts == 3);

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 namespace dflash::cli {
 namespace {
@@ -25,11 +26,23 @@ double now_s() {
 
 Process::Process(std::vector<std::string> arguments,
                  bool in_terminal,
-                 std::vector<std::string> environment) {
-    arguments.insert(arguments.begin(), DFLASH_PROGRAM);
+                 std::vector<std::string> environment)
+    : Process(
+          [&] {
+              arguments.insert(arguments.begin(), DFLASH_PROGRAM);
+              return WholeCommand{std::move(arguments)};
+          }(),
+          in_terminal,
+          std::move(environment)) {}
+
+Process Process::of(std::vector<std::string> command, bool in_terminal) {
+    return Process(WholeCommand{std::move(command)}, in_terminal, {});
+}
+
+Process::Process(WholeCommand command, bool in_terminal, std::vector<std::string> environment) {
     std::vector<char*> pointers;
-    for (std::string& argument : arguments) {
-        pointers.push_back(argument.data());
+    for (std::string& word : command.words) {
+        pointers.push_back(word.data());
     }
     pointers.push_back(nullptr);
     int pipe_ends[2] = {-1, -1};
@@ -51,7 +64,7 @@ Process::Process(std::vector<std::string> arguments,
         for (std::string& variable : environment) {
             ::putenv(variable.data());
         }
-        ::execv(pointers[0], pointers.data());
+        ::execvp(pointers[0], pointers.data());
         ::_exit(127);
     }
     if (!in_terminal) {
@@ -133,6 +146,22 @@ int Process::wait(double seconds) {
     }
 }
 
+std::string shell_quoted(const std::string& word) {
+    std::string quoted = "'";
+    for (const char c : word) {
+        quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    }
+    return quoted + "'";
+}
+
+std::string shell_line(const std::vector<std::string>& arguments) {
+    std::string line = shell_quoted(DFLASH_PROGRAM);
+    for (const std::string& argument : arguments) {
+        line += " " + shell_quoted(argument);
+    }
+    return line;
+}
+
 std::string fresh_folder(const std::string& name) {
     const auto folder = std::filesystem::temp_directory_path() /
                         ("dflash-" + name + "-" + std::to_string(::getpid()));
@@ -152,7 +181,7 @@ std::vector<std::string> tiny_arguments(const std::string& output,
                                           "--set",
                                           "train.max_steps=" + std::to_string(steps),
                                           "--set",
-                                          "report.every=1ms"};
+                                          "report.line_every=1ms"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
 }

@@ -15,6 +15,10 @@ class Process {
     Process(std::vector<std::string> arguments,
             bool in_terminal,
             std::vector<std::string> environment = {});
+
+    /// The same with a program of one's own as the first word.
+    static Process of(std::vector<std::string> command, bool in_terminal);
+
     ~Process();  ///< kills it if it still runs
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
@@ -38,12 +42,24 @@ class Process {
     const std::string& output() const { return output_; }
 
   private:
+    struct WholeCommand {
+        std::vector<std::string> words;
+    };
+
+    Process(WholeCommand command, bool in_terminal, std::vector<std::string> environment);
+
     bool read_some(int timeout_ms);
 
     pid_t pid_ = -1;
     int descriptor_ = -1;
     std::string output_;
 };
+
+/// One word for a shell.
+std::string shell_quoted(const std::string& word);
+
+/// The program with these arguments as a line for a shell.
+std::string shell_line(const std::vector<std::string>& arguments);
 
 /// A fresh folder name for a run under the temporary folder.
 std::string fresh_folder(const std::string& name);

@@ -57,7 +57,7 @@ TEST_SUITE("process.soak") {
                          "--set",    "checkpoint.every=2s",
                          "--set",    "eval.every=2s",
                          "--set",    "eval.max_fraction=1",
-                         "--set",    "report.every=1s",
+                         "--set",    "report.line_every=1s",
                          "--set",    "hooks.metrics=exec cat > /dev/null"},
                         /*in_terminal=*/false);
         REQUIRE(process.wait_for("step ", 60));

@@ -94,6 +94,13 @@ TEST_CASE("counts have their thousands marked") {
     }
 }
 
+TEST_CASE("a word for a shell is quoted only where it must be") {
+    CHECK(shell_word("runs/Qwen3-8B_1.0") == "runs/Qwen3-8B_1.0");
+    CHECK(shell_word("my runs/a") == "'my runs/a'");
+    CHECK(shell_word("it's $HOME") == "'it'\\''s $HOME'");
+    CHECK(shell_word("") == "''");
+}
+
 TEST_CASE("foreign text is quoted, made printable and cut between characters") {
     struct Case {
         std::string text;

@@ -112,6 +112,8 @@ TEST_CASE("lines go to the descriptor, and with their time into the file, also e
         log_line(LogLevel::Error, "bad");
         log_debug("detail");
         console.print("plain");
+        CHECK(console.warnings().count == 1);
+        CHECK(console.warnings().last == "two\nlines");
         CHECK_FALSE(console.is_terminal());
         CHECK(console.width() == 80);
     }

@@ -45,6 +45,7 @@ TrainRequest tiny_request(const std::string& output, std::int64_t steps) {
     s.data.window = 32;
     s.eval.every = {3600};
     s.report.every = {3600};
+    s.report.line_every = {3600};
     return request;
 }
 

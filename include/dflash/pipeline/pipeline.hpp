@@ -26,7 +26,7 @@ struct PipelineOptions {
 
 /// Time the two sides spent waiting for each other since the start, in seconds.
 struct PipelineStats {
-    /// next() waited for a row: the target side was slower.
+    /// next() waited for a row, until now: the target side was slower.
     double step_waited_s = 0;
     /// Rows were packed, no slot was free and the target stood idle: the drafter side was slower.
     /// With N replicas one idle replica counts as 1/N.
@@ -46,7 +46,8 @@ struct PipelineStats {
 /// rows: while row i is held, row i + num_slots does not come.
 class RowLease;
 
-/// One run of the graph; not reusable. All members from the thread that runs the training loop.
+/// One run of the graph; not reusable. All members but stats() from the thread that runs the
+/// training loop.
 class Pipeline {
   public:
     /// The stages must outlive the pipeline. Errors in stages go to `first_error` and cancel the
@@ -69,6 +70,7 @@ class Pipeline {
     /// first error; Error{Internal} if an index that was sent did not arrive. next() is empty then.
     void stop();
 
+    /// From any thread.
     PipelineStats stats() const;
 
     /// Where samples and rows are; from any thread.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run tells: metrics.jsonl and TensorBoard for programs, lines for people.
+// What a run tells: metrics.jsonl and TensorBoard for programs, lines and the live status for
+// people.
 #pragma once
 
 #include <dflash/pipeline/pipeline.hpp>
@@ -12,7 +13,9 @@
 #include <dflash/train/run_hooks.hpp>
 #include <dflash/train/run_warnings.hpp>
 #include <dflash/train/settings.hpp>
+#include <dflash/train/status_board.hpp>
 #include <dflash/train/step.hpp>
+#include <dflash/train/time_left.hpp>
 
 #include <chrono>
 #include <optional>
@@ -28,18 +31,28 @@ struct Moment {
     pipeline::PipelineStats pipeline;
 };
 
+/// Speeds, and the shares of time in which a side waited, between two moments of a run.
+struct Rates {
+    double drafter_tokens_per_s = 0;
+    double target_tokens_per_s = 0;
+    double drafter_waited = 0;
+    double target_waited = 0;
+};
+
 /// Used by the training loop's thread.
 class RunReport {
   public:
     /// Opens the files of a run folder; what they hold of steps after `resumed_step` is cut.
+    /// `board` must outlive this object.
     RunReport(const std::string& folder,
               std::int64_t resumed_step,
               const Settings& settings,
-              NumericPolicy numeric_policy);
+              NumericPolicy numeric_policy,
+              StatusBoard& board);
 
-    /// One step: a line in metrics.jsonl, a point in TensorBoard, and a line on the screen when
-    /// report.every has passed. A skipped step is a warning; throws Error{Numeric} when there are
-    /// too many.
+    /// One step: a line in metrics.jsonl, a point in TensorBoard, the live status, and a line on
+    /// the screen when report.line_every has passed. A skipped step is a warning; throws
+    /// Error{Numeric} when there are too many.
     void step(const Progress& progress,
               const StepReport& step,
               double learning_rate,
@@ -58,20 +71,40 @@ class RunReport {
     /// Metrics and saves go to the hooks, too, which must outlive this object.
     void set_hooks(RunHooks& hooks);
 
+    /// Where the run says what it does: `auto saving = report.board().enter(...)`.
+    StatusBoard& board() { return board_; }
+
     /// The end of a run: loss curve, held-out accuracy by slot beside the bigram table's, where the
     /// files lie.
     void summary(const Progress& progress, const std::string& folder);
 
   private:
+    using Clock = std::chrono::steady_clock;
+
+    /// Speeds over intervals of `every_s`; until the first one has passed, over what there is of
+    /// it.
+    struct Interval {
+        double every_s;
+        std::optional<Moment> since;
+        std::optional<Clock::time_point> renewed_at;
+        Rates rates;
+        bool whole = false;
+
+        /// Whether the rates were renewed.
+        bool pass(const Moment& now);
+    };
+
     report::MetricsLog metrics_;
     report::TensorBoardLog tensorboard_;
     Settings settings_;
     RunHooks* hooks_ = nullptr;
     std::vector<std::pair<double, double>> loss_curve_;  // (step, loss)
     std::vector<std::pair<std::int64_t, EvalResult>> evaluations_;
+    StatusBoard& board_;
     std::optional<Moment> last_step_;
-    std::optional<Moment> last_line_;
-    std::optional<std::chrono::steady_clock::time_point> last_line_at_;
+    Interval figures_;
+    Interval line_;
+    TimeLeft time_left_;
     NumericPolicy numeric_policy_;
     LossWatch loss_watch_;
     SpeedWatch speed_watch_;

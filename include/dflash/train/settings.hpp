@@ -89,6 +89,7 @@ struct CheckpointSettings {
 
 struct ReportSettings {
     Duration every{10};
+    Duration line_every{60};
     void declare(SettingList& list);
 };
 

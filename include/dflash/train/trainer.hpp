@@ -80,7 +80,8 @@ class Trainer {
     std::chrono::steady_clock::time_point started_at_;
     double trained_before_s_;
     double last_save_s_;
-    bool save_waits_ = false;  // one that is due waits for the one before it
+    StatusBoard::Activity being_written_;  // the save that the writer is at
+    bool save_waits_ = false;              // one that is due waits for the one before it
     std::optional<std::int64_t> evaluated_step_;
     double last_acceptance_ = 0;
 };

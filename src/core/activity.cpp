@@ -34,10 +34,10 @@ std::string Activity::Now::text() const {
 
 Activity::Scope::Scope(Activity& activity) noexcept
     : activity_(activity),
-      outer_what_(activity.what_.load(std::memory_order_relaxed)),
-      outer_number_(activity.number_.load(std::memory_order_relaxed)),
-      outer_kind_(activity.kind_.load(std::memory_order_relaxed)),
-      outer_since_(activity.since_ns_.load(std::memory_order_relaxed)) {}
+      outer_what_(activity.copies_[0].what.load(std::memory_order_relaxed)),
+      outer_number_(activity.copies_[0].number.load(std::memory_order_relaxed)),
+      outer_kind_(activity.copies_[0].kind.load(std::memory_order_relaxed)),
+      outer_since_(activity.copies_[0].since_ns.load(std::memory_order_relaxed)) {}
 
 // Delegates, so that the destructor runs if the observer throws.
 Activity::Scope::Scope(Activity& activity, const char* what, std::int64_t number, Kind kind)
@@ -53,18 +53,19 @@ Activity::Scope::~Scope() {
 }
 
 // With acquire and release on every field no fence is needed: a reader that saw a new field sees
-// the odd version, too.
+// the version stored before it, too.
 void Activity::write(const char* what,
                      std::int64_t number,
                      Kind kind,
                      std::int64_t since) noexcept {
-    const std::uint32_t version = version_.load(std::memory_order_relaxed);
-    version_.store(version + 1, std::memory_order_release);
-    what_.store(what, std::memory_order_release);
-    number_.store(number, std::memory_order_release);
-    kind_.store(kind, std::memory_order_release);
-    since_ns_.store(since, std::memory_order_release);
-    version_.store(version + 2, std::memory_order_release);
+    std::uint32_t version = version_.load(std::memory_order_relaxed);
+    for (Fields& copy : copies_) {
+        version_.store(++version, std::memory_order_release);
+        copy.what.store(what, std::memory_order_release);
+        copy.number.store(number, std::memory_order_release);
+        copy.kind.store(kind, std::memory_order_release);
+        copy.since_ns.store(since, std::memory_order_release);
+    }
 }
 
 void Activity::set(const char* what, std::int64_t number, Kind kind) noexcept {
@@ -72,17 +73,18 @@ void Activity::set(const char* what, std::int64_t number, Kind kind) noexcept {
 }
 
 Activity::Now Activity::now() const noexcept {
-    // A writer between its two versions is done at once, unless its thread was stopped there.
-    constexpr int kAttempts = 1000;
+    // Only a writer that writes all the time makes one more attempt necessary.
+    constexpr int kAttempts = 100'000;
     Now now;
     std::int64_t since = 0;
     for (int i = 0; i < kAttempts; ++i) {
         const std::uint32_t before = version_.load(std::memory_order_acquire);
-        now.what = what_.load(std::memory_order_acquire);
-        now.number = number_.load(std::memory_order_acquire);
-        now.kind = kind_.load(std::memory_order_acquire);
-        since = since_ns_.load(std::memory_order_acquire);
-        if (before % 2 == 0 && version_.load(std::memory_order_acquire) == before) {
+        const Fields& copy = copies_[before % 2];
+        now.what = copy.what.load(std::memory_order_acquire);
+        now.number = copy.number.load(std::memory_order_acquire);
+        now.kind = copy.kind.load(std::memory_order_acquire);
+        since = copy.since_ns.load(std::memory_order_acquire);
+        if (version_.load(std::memory_order_acquire) == before) {
             break;
         }
     }

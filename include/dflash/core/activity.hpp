@@ -86,13 +86,18 @@ class Activity : NonCopyable {
   private:
     void write(const char* what, std::int64_t number, Kind kind, std::int64_t since) noexcept;
 
+    struct Fields {
+        std::atomic<const char*> what = nullptr;
+        std::atomic<std::int64_t> number = kNoNumber;
+        std::atomic<Kind> kind = Kind::Works;
+        std::atomic<std::int64_t> since_ns = 0;  // of the steady clock
+    };
+
     const std::string who_;
-    // A sequence lock: odd while the fields are written.
+    // A sequence lock with two copies: while the version is even the first one is whole, while it
+    // is odd the second. So a writer that is stopped half-way leaves a whole one, too.
     std::atomic<std::uint32_t> version_ = 0;
-    std::atomic<const char*> what_ = nullptr;
-    std::atomic<std::int64_t> number_ = kNoNumber;
-    std::atomic<Kind> kind_ = Kind::Works;
-    std::atomic<std::int64_t> since_ns_ = 0;  // of the steady clock
+    Fields copies_[2];
 };
 
 }  // namespace dflash

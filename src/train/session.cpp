@@ -117,20 +117,18 @@ void Session::build(StatusBoard& board) {
     set_up_torch_process();
     comm::set_nccl_defaults();
     start_workers();
-    whereabouts_.loop().set("prepare kernels");
-    const auto doing = [&](const char* what) {
-        return board.enter(report::RunState::Starting, what);
+    StatusBoard::Activity now;
+    const auto begin = [&](const char* what) {
+        whereabouts_.loop().set(what);
+        now = board.enter(report::RunState::Starting, what);
     };
-    auto now = doing("making kernels ready");
+    begin("prepare kernels");
     kernels_.prepare(workers_);
-    whereabouts_.loop().set("load");
-    now = doing("loading the target");
+    begin("load");
     load_targets();
-    now = doing("building the drafter");
     build_drafters();
     make_slots();
-    whereabouts_.loop().set("prepare the evaluation");
-    now = doing("packing held-out rows");
+    begin("prepare the evaluation");
     evaluator_ = std::make_unique<Evaluator>(
         pack_held_out(run_.held_out_data(), run_.held_out_ids, run_.pack),
         *run_.training,
@@ -140,8 +138,7 @@ void Session::build(StatusBoard& board) {
         ranks_,
         settings_.eval);
     evaluator_->allocate(run_.draft.config.num_features(), run_.draft.config.hidden_size);
-    whereabouts_.loop().set("warm up");
-    now = doing("warming up");
+    begin("warm up");
     warm_up();
     set_weights();
     make_save_buffers();

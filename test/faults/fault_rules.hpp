@@ -20,11 +20,11 @@ class FaultRules {
                  ("dflash-faults-" + std::to_string(::getpid())))
                     .string()) {
         set("");
-        ::setenv("DFLASH_TEST_FAULTS", path_.c_str(), 1);
+        ::setenv("DFLASH_TEST_DISK", path_.c_str(), 1);
     }
 
     ~FaultRules() {
-        ::unsetenv("DFLASH_TEST_FAULTS");
+        ::unsetenv("DFLASH_TEST_DISK");
         std::filesystem::remove(path_);
         std::filesystem::remove(path_ + ".count");
     }

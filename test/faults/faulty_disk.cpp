@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A disk that fails: stands in for the C library's calls on files, in a test program that links it
 // or in any program that preloads it (LD_PRELOAD), and makes some of them fail as the rules in the
-// file $DFLASH_TEST_FAULTS say. Without that variable all calls pass.
+// file $DFLASH_TEST_DISK say. Without that variable all calls pass.
 //
 // A rule is a line "CALL PART ACTION SKIP COUNT": the calls named CALL ("any" for all of them) on
 // paths that contain PART, but for the first SKIP of them, COUNT times (-1: for ever). CALL is open
@@ -12,7 +12,7 @@
 //   slow:N          the call takes N ms longer
 //   kill            the process ends by SIGKILL instead of the call
 //   tear            a write takes half of what it is given, then the process ends by SIGKILL
-// The file is read again when it changes, and counting begins anew; "$DFLASH_TEST_FAULTS.count"
+// The file is read again when it changes, and counting begins anew; "$DFLASH_TEST_DISK.count"
 // gets the number of calls that matched the first rule, so that a test can go through them all.
 //
 // The calls are made by number: names would lead back here.
@@ -57,7 +57,7 @@ Rules& rules() {
 }
 
 const char* rule_file() {
-    return std::getenv("DFLASH_TEST_FAULTS");
+    return std::getenv("DFLASH_TEST_DISK");
 }
 
 std::string read_rules() {

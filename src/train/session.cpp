@@ -11,6 +11,7 @@
 #include <dflash/report/console.hpp>
 #include <dflash/tensor/bridge.hpp>
 #include <dflash/train/fault_plan.hpp>
+#include <dflash/train/gpu_check.hpp>
 #include <dflash/train/kernel_start.hpp>
 #include <dflash/train/prepared_run.hpp>
 #include <dflash/train/resume.hpp>
@@ -447,6 +448,7 @@ int train(TrainRequest request, StopSignals& signals) {
     for (const std::string& file : request.config_files) {
         log_info("settings  {}", file);
     }
+    check_gpus(gpu::parse_devices(request.settings.run.gpus));
     const bool resuming = !request.resume_folder.empty();
     // One process at a time writes a run folder.
     std::optional<io::FolderLock> lock;

@@ -48,7 +48,7 @@ TrainRequest request_for(const std::string& output, const std::string& data) {
     s.train.epochs = kEpochs;
     s.train.rows_per_step = 12;
     s.data.row_tokens = 512;
-    s.data.row_anchors = 256;
+    s.data.row_anchors = 64;
     s.data.window = 128;
     return request;
 }

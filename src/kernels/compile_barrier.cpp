@@ -20,6 +20,15 @@ double seconds_since(Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+/// The wait of a worker that may be given, on its board while this lives.
+std::optional<Activity::Scope> note_wait(Activity* activity, const char* what) {
+    if (activity == nullptr) {
+        return std::nullopt;
+    }
+    return std::optional<Activity::Scope>(
+        std::in_place, *activity, what, Activity::kNoNumber, Activity::Kind::Waits);
+}
+
 }  // namespace
 
 /// The lock of the barrier: while one is held, nobody else builds. Unlike a mutex it lets its
@@ -27,7 +36,8 @@ double seconds_since(Clock::time_point begin) {
 class CompileBarrier::Election : NonCopyable {
   public:
     /// Returns when the caller is elected, or the build is done. Throws the run's first error.
-    Election(CompileBarrier& barrier, bool may_build) : barrier_(barrier) {
+    Election(CompileBarrier& barrier, bool may_build, Activity* activity) : barrier_(barrier) {
+        const auto waiting = note_wait(activity, "wait for the build of kernels");
         std::unique_lock lock(barrier_.mutex_);
 #ifndef DFLASH_MUTATION_NO_BARRIER_LOCK  // a test builds without it and must fail
         barrier_.changed_.wait(lock, [&] {
@@ -118,7 +128,7 @@ const Participant& CompileBarrier::participant(const gpu::Device& device) const 
     return *found;
 }
 
-void CompileBarrier::arrive(const gpu::Device& device) {
+void CompileBarrier::arrive(const gpu::Device& device, Activity* activity) {
     const Participant& me = participant(device);
     {
         const std::lock_guard lock(mutex_);
@@ -126,7 +136,7 @@ void CompileBarrier::arrive(const gpu::Device& device) {
         DFLASH_CHECK(arrived_.insert(device.position).second, "{} arrives twice", device.name);
     }
     try {
-        build_once(me);
+        build_once(me, activity);
         if (device.is_cuda()) {
             load_all(device);
         }
@@ -135,7 +145,7 @@ void CompileBarrier::arrive(const gpu::Device& device) {
         first_error_.store(std::current_exception());
         first_error_.rethrow_if_failed();
     }
-    wait_for_all();
+    wait_for_all(activity);
 }
 
 // Usually all GPUs are of one kind, and this is one architecture. Asking a device for it makes no
@@ -163,12 +173,12 @@ std::vector<KernelRequest> CompileBarrier::requests() const {
     return requests;
 }
 
-void CompileBarrier::build_once(const Participant& me) {
+void CompileBarrier::build_once(const Participant& me, Activity* activity) {
     // Without drafters (evaluation alone) the first of all is elected.
     const bool any_drafts = std::any_of(participants_.begin(),
                                         participants_.end(),
                                         [](const Participant& other) { return other.drafts; });
-    const Election election(*this, me.drafts || !any_drafts);
+    const Election election(*this, me.drafts || !any_drafts, activity);
     if (election.elected()) {
         const Clock::time_point begin = Clock::now();
         std::vector<BuiltKernel> kernels;
@@ -229,7 +239,8 @@ void CompileBarrier::load_all(const gpu::Device& device) {
 
 // Loading a module waits for kernels that run on that GPU; a collective waits for its peers. Who
 // began to warm up while another still loads could wait for it for ever.
-void CompileBarrier::wait_for_all() {
+void CompileBarrier::wait_for_all(Activity* activity) {
+    const auto waiting = note_wait(activity, "wait for the kernels of others");
     std::unique_lock lock(mutex_);
     num_loaded_ += 1;
     changed_.notify_all();
@@ -266,7 +277,7 @@ void CompileBarrier::prepare(std::span<gpu::Worker* const> workers,
         DFLASH_CHECK(
             !worker->is_current_thread(), "{} would wait for itself", worker->device().name);
         worker->post({"load kernels"}, [this, worker, warm_up, progress] {
-            arrive(worker->device());
+            arrive(worker->device(), &worker->activity());
             const Clock::time_point begin = Clock::now();
             if (warm_up) {
                 warm_up(*worker);

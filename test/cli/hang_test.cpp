@@ -33,7 +33,7 @@ struct Place {
     std::int64_t stride = 1;                  ///< between the numbers that are tried
 };
 
-constexpr int kDefaultSteps = 4;
+constexpr int kDefaultSteps = 2;
 constexpr int kRowsPerStep = 4;
 
 /// Steps of the run. Where a longer one was asked for, each of its rows is a place of its own, else
@@ -227,14 +227,14 @@ TEST_SUITE("process.faults") {
         const auto begin = std::chrono::steady_clock::now();
         Process process(arguments(run, 4),
                         /*in_terminal=*/false,
-                        {"DFLASH_TEST_FAULTS=hang capture row 5; data finish step 1 on cpu:2"});
+                        {"DFLASH_TEST_FAULTS=hang write step 1; data finish step 4 on cpu:2"});
         CHECK(process.wait(kMostSeconds) == 3);
         CHECK(seconds_since(begin) < 15);
         CAPTURE(process.output());
         CHECK(process.output().find("does not end by itself") != std::string::npos);
-        CHECK(process.output().find("capture row 5") != std::string::npos);
+        CHECK(process.output().find("write step 1, for") != std::string::npos);
         CHECK(last_lines(process.output(), 8)[3] ==
-              "what        a fault for a test in finish step 1");
+              "what        a fault for a test in finish step 4");
         fs::remove_all(run);
     }
 
@@ -258,13 +258,13 @@ TEST_SUITE("process.faults") {
     TEST_CASE("a terminal that takes nothing is no hang") {
         const std::string run = fresh_folder("full");
         // Enough lines to fill any pipe or terminal; nobody reads.
-        Process process(tiny_arguments(run, 200, {"--set", "watchdog.after=1s"}),
+        Process process(tiny_arguments(run, 80, {"--set", "watchdog.after=1s"}),
                         /*in_terminal=*/true);
         const auto begin = std::chrono::steady_clock::now();
-        while (!fs::exists(run + "/step-000200") && seconds_since(begin) < 60) {
+        while (!fs::exists(run + "/step-000080") && seconds_since(begin) < 60) {
             ::usleep(50000);
         }
-        CHECK(fs::exists(run + "/step-000200"));
+        CHECK(fs::exists(run + "/step-000080"));
         CHECK(process.wait(kMostSeconds) == 0);
         fs::remove_all(run);
     }

@@ -4,6 +4,7 @@
 // printed.
 #include "process.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <doctest/doctest.h>
 #include <filesystem>

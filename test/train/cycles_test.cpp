@@ -6,6 +6,7 @@
 #include <dflash/core/error.hpp>
 #include <dflash/train/fault_plan.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 
 int num_cycles() {
     const char* text = std::getenv("DFLASH_TEST_CYCLES");
-    return text != nullptr ? std::atoi(text) : 8;
+    return text != nullptr ? std::atoi(text) : 24;
 }
 
 /// What a session could leave behind.
@@ -71,7 +72,7 @@ TEST_SUITE("train.cycles") {
     TEST_CASE("sessions that end, are stopped or fail leave no thread, file or memory behind") {
         const int cycles = num_cycles();
         // What is made once in a process: pools of threads, caches of the allocator.
-        const int warm_up = cycles / 4;
+        const int warm_up = std::max(cycles / 4, 12);
         std::mt19937 random(20260101);
         Holdings base;
         Holdings last;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <fstream>
@@ -18,17 +19,19 @@
 namespace dflash::train {
 namespace {
 
-/// Rows [first, end), all different.
+/// Rows [first, end), all different; short, since the format's own system message is longer than
+/// they are.
 std::string rows(int first, int end) {
     std::string text;
     for (int n = first; n < end; ++n) {
-        text +=
-            fmt::format(R"({{"prompt": "What is {0} + {1}?", "response": "{2}. The dog is {3}."}})"
-                        "\n",
-                        n,
-                        n % 7,
-                        n + n % 7,
-                        std::string(static_cast<std::size_t>(n % 5) + 1, 'a'));
+        text += fmt::format(R"({{"messages": [{{"role": "system", "content": "Add"}}, )"
+                            R"({{"role": "user", "content": "{0} + {1}?"}}, )"
+                            R"({{"role": "assistant", "content": "{2}. {3}."}}]}})"
+                            "\n",
+                            n,
+                            n % 7,
+                            n + n % 7,
+                            std::string(static_cast<std::size_t>(n % 5) + 1, 'a'));
     }
     return text;
 }
@@ -148,11 +151,12 @@ TEST_SUITE("train.extend_data") {
             bool bit_for_bit;  // other numbers of drafters sum in another order
         };
 
-        for (const Roles& roles : std::vector<Roles>{{2, "0", "1", true},
-                                                     {3, "0-1", "2", true},
-                                                     {4, "0-2", "3", true},
-                                                     {3, "0", "1-2", false},
-                                                     {4, "0", "1-3", false}}) {
+        std::vector<Roles> all = {{3, "0-1", "2", true}, {4, "0", "1-3", false}};
+        if (std::getenv("DFLASH_TEST_ALL_ROLES") != nullptr) {
+            all.insert(all.end(),
+                       {{2, "0", "1", true}, {4, "0-2", "3", true}, {3, "0", "1-2", false}});
+        }
+        for (const Roles& roles : all) {
             CAPTURE(roles.targets);
             CAPTURE(roles.drafters);
             const std::string copy =

@@ -98,6 +98,9 @@ class Worker : NonCopyable {
 
     std::shared_ptr<const WorkerBoard> board() const { return board_; }
 
+    /// For a task that says in more detail what it does, or that it waits. Only from a task.
+    Activity& activity() { return board_->activity; }
+
   private:
     using Clock = std::chrono::steady_clock;
 

@@ -67,8 +67,8 @@ class CompileBarrier : NonCopyable {
     /// union of the kernels for the architectures of all devices; the others wait and get the same
     /// result or the same error. Then each loads all kernels on its device. Returns when all have.
     /// A KernelError of the build or of loading goes to FirstError; everybody throws the run's
-    /// first error.
-    void arrive(const gpu::Device& device);
+    /// first error. `activity`, if given, is the worker's: it says "Waits" while others are at work.
+    void arrive(const gpu::Device& device, Activity* activity = nullptr);
 
     /// arrive() on all workers, then `warm_up` on all of them at the same time, and waits for it
     /// all. Not from a worker. Throws the run's first error. The order makes a warm-up with
@@ -109,9 +109,9 @@ class CompileBarrier : NonCopyable {
 
     const Participant& participant(const gpu::Device& device) const;
     std::vector<KernelRequest> requests() const;
-    void build_once(const Participant& me);
+    void build_once(const Participant& me, Activity* activity);
     void load_all(const gpu::Device& device);
-    void wait_for_all();
+    void wait_for_all(Activity* activity);
 
     struct Counter {
         std::string name;

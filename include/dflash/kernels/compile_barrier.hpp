@@ -67,7 +67,8 @@ class CompileBarrier : NonCopyable {
     /// union of the kernels for the architectures of all devices; the others wait and get the same
     /// result or the same error. Then each loads all kernels on its device. Returns when all have.
     /// A KernelError of the build or of loading goes to FirstError; everybody throws the run's
-    /// first error. `activity`, if given, is the worker's: it says "Waits" while others are at work.
+    /// first error. `activity`, if given, is the worker's: it says "Waits" while others are at
+    /// work.
     void arrive(const gpu::Device& device, Activity* activity = nullptr);
 
     /// arrive() on all workers, then `warm_up` on all of them at the same time, and waits for it

@@ -108,17 +108,11 @@ Findings judge(const DataFiles& files,
     std::vector<Findings> findings(num_threads);
 
     const auto judge_row = [&](SampleId id, Findings& found) {
-        EncodedLine line = encoder.encode(files.text(id));
+        EncodedLine line = encoder.encode(files.text(id), files.is_open_end(id));
         if (!line.fault) {
             lengths[static_cast<std::size_t>(id)] = narrow<std::int32_t>(line.tokens.size());
             found.accept(line, options.max_anchors);
             return;
-        }
-        if (line.fault->ends_early && files.is_open_end(id)) {
-            line.fault->kind = "truncated";
-            line.fault->message =
-                "the last line of the file ends early, the file was probably cut: " +
-                line.fault->message;
         }
         found.refuse(id, std::move(*line.fault));
     };
@@ -304,7 +298,7 @@ Sample Dataset::encode(SampleId id) const {
     DFLASH_CHECK(std::binary_search(impl_->usable.begin(), impl_->usable.end(), id),
                  "sample {} is not usable",
                  id);
-    EncodedLine line = impl_->encoder.encode(impl_->files.text(id));
+    EncodedLine line = impl_->encoder.encode(impl_->files.text(id), impl_->files.is_open_end(id));
     if (line.fault) {
         throw Error(ErrorKind::Data,
                     {.what = "a row that was usable when the run began is now refused",

@@ -33,14 +33,26 @@ LineEncoder::LineEncoder(std::shared_ptr<const Tokenizer> tokenizer,
       render_(options.render),
       max_length_(narrow<std::size_t>(options.max_length)) {}
 
-EncodedLine LineEncoder::encode(std::string_view line) const {
-    RowResult row = read_row(line);
+EncodedLine LineEncoder::encode(std::string_view text, bool ends_file) const {
+    RowResult row = read_row(text, ends_file);
     if (row.fault) {
         EncodedLine result;
         result.fault = std::move(row.fault);
         return result;
     }
-    const Conversation& conversation = *row.conversation;
+    EncodedLine result =
+        std::visit([&](auto& content) { return encode_content(content); }, row.row->content);
+    if (result.fault) {
+        return result;
+    }
+    if (!has_trained_token(result.trainable)) {
+        return refused("nothing_trained", "no token of the row is to be trained");
+    }
+    cut(result);
+    return result;
+}
+
+EncodedLine LineEncoder::encode_content(const Conversation& conversation) const {
     if (conversation.is_prompt()) {
         return refused("prompt_only",
                        fmt::format("a question without an answer (the last message is from the "
@@ -68,22 +80,49 @@ EncodedLine LineEncoder::encode(std::string_view line) const {
     result.tokens = std::move(encoding.ids);
     result.vanished_bytes = encoding.vanished_bytes;
     result.left_out = rendered.left_out;
-    if (!has_trained_token(result.trainable)) {
-        return refused("nothing_trained", "every answer of the row has weight 0");
-    }
-    if (const std::size_t size = result.tokens.size(); size > max_length_) {
-        result.cut_tokens = static_cast<std::int64_t>(size - max_length_);
-        result.tokens.resize(max_length_);
-        result.trainable.resize(max_length_);
-        if (!has_trained_token(result.trainable)) {
-            return refused("cut_before_answer",
-                           fmt::format("the row has {} tokens, and no answer begins within the "
-                                       "first {} (data.max_length)",
-                                       size,
-                                       max_length_));
-        }
-    }
     return result;
+}
+
+EncodedLine LineEncoder::encode_content(const FinishedText& /*row*/) const {
+    return refused("unsupported_row",
+                   "text holds finished text, which cannot be trained on yet; give messages, or "
+                   "prompt and response");
+}
+
+EncodedLine LineEncoder::encode_content(FinishedTokens& row) const {
+    const TokenId largest = *std::max_element(row.ids.begin(), row.ids.end());
+    if (largest >= tokenizer_->num_ids()) {
+        return refused("foreign_token",
+                       fmt::format("input_ids holds {}; the ids of the target's tokenizer end at "
+                                   "{}: the row was made with another tokenizer",
+                                   largest,
+                                   tokenizer_->num_ids() - 1));
+    }
+    if (!row.loss_mask) {
+        return refused("unsupported_row",
+                       "input_ids stands without loss_mask, assistant_masks or labels");
+    }
+    EncodedLine result;
+    result.tokens = std::move(row.ids);
+    result.trainable = *std::move(row.loss_mask);
+    return result;
+}
+
+void LineEncoder::cut(EncodedLine& row) const {
+    const std::size_t size = row.tokens.size();
+    if (size <= max_length_) {
+        return;
+    }
+    row.cut_tokens = static_cast<std::int64_t>(size - max_length_);
+    row.tokens.resize(max_length_);
+    row.trainable.resize(max_length_);
+    if (!has_trained_token(row.trainable)) {
+        row = refused("cut_before_answer",
+                      fmt::format("the row has {} tokens, and no answer begins within the first {} "
+                                  "(data.max_length)",
+                                  size,
+                                  max_length_));
+    }
 }
 
 }  // namespace dflash::data

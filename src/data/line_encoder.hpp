@@ -3,6 +3,7 @@
 #pragma once
 
 #include <dflash/data/dataset.hpp>
+#include <dflash/data/row.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -28,9 +29,15 @@ class LineEncoder {
                 std::shared_ptr<const ChatFormat> format,
                 const DatasetOptions& options);
 
-    EncodedLine encode(std::string_view line) const;
+    /// `ends_file` as for read_row.
+    EncodedLine encode(std::string_view text, bool ends_file) const;
 
   private:
+    EncodedLine encode_content(const Conversation& conversation) const;
+    EncodedLine encode_content(const FinishedText& row) const;
+    EncodedLine encode_content(FinishedTokens& row) const;
+    void cut(EncodedLine& row) const;
+
     std::shared_ptr<const Tokenizer> tokenizer_;
     std::shared_ptr<const ChatFormat> format_;
     RenderOptions render_;

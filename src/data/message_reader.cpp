@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <optional>
+#include <set>
 
 namespace dflash::data {
 
@@ -53,6 +55,12 @@ std::string read_part(const io::Json& part, const std::string& place) {
         refuse("unsupported_part", "{} has no type; only text can be trained on", place);
     }
     const std::string& name = text_of(type);
+    if (name == "refusal") {
+        // What OpenAI's models write when they decline; the model's own words all the same.
+        if (const Field refusal = first_field(part, {"refusal"}, place)) {
+            return text_of(refusal);
+        }
+    }
     if (name != "text" && name != "input_text" && name != "output_text") {
         refuse("unsupported_part",
                "{} is a part of type {}; only text can be trained on",
@@ -117,25 +125,26 @@ ToolCall read_tool_call(const io::Json& json, const std::string& place) {
     return call;
 }
 
-// `tool_calls`, or the single `function_call` of OpenAI's older format.
+std::vector<ToolCall> read_call_list(const io::Json& list, const std::string& place) {
+    std::vector<ToolCall> calls;
+    for (std::size_t i = 0; i < list.items().size(); ++i) {
+        calls.push_back(read_tool_call(list.items()[i], fmt::format("{}[{}]", place, i)));
+    }
+    return calls;
+}
+
+// `tool_calls` (a list, or text that holds one), or the single `function_call` of OpenAI's older
+// format.
 std::vector<ToolCall> read_tool_calls(const io::Json& json, const std::string& place) {
-    const Field list = first_field(json, {"tool_calls"}, place);
-    if (list) {
-        if (!list.value->is_array()) {
-            refuse(
-                "bad_tool_call", "{} is {}, not a list", list.place, describe_found(*list.value));
-        }
-        std::vector<ToolCall> calls;
-        for (std::size_t i = 0; i < list.value->items().size(); ++i) {
-            calls.push_back(
-                read_tool_call(list.value->items()[i], fmt::format("{}[{}]", list.place, i)));
-        }
-        return calls;
+    std::vector<ToolCall> calls;
+    if (const Field list = first_field(json, {"tool_calls"}, place)) {
+        calls = read_call_list(list_of(list, "bad_tool_call"), list.place);
     }
-    if (const Field old = first_field(json, {"function_call"}, place)) {
-        return {read_tool_call(*old.value, old.place)};
+    const Field old = first_field(json, {"function_call"}, place);
+    if (old && calls.empty()) {
+        calls.push_back(read_tool_call(*old.value, old.place));
     }
-    return {};
+    return calls;
 }
 
 // The text of a message whose role says that it is a call: JSON of one call or of a list of them.
@@ -149,14 +158,10 @@ std::vector<ToolCall> read_call_text(const std::string& text, const std::string&
     if (!json.is_array()) {
         return {read_tool_call(json, place)};
     }
-    std::vector<ToolCall> calls;
-    for (std::size_t i = 0; i < json.items().size(); ++i) {
-        calls.push_back(read_tool_call(json.items()[i], fmt::format("{}[{}]", place, i)));
-    }
-    if (calls.empty()) {
+    if (json.items().empty()) {
         refuse("bad_tool_call", "{} is an empty list of calls", place);
     }
-    return calls;
+    return read_call_list(json, place);
 }
 
 // OpenAI's fine-tuning format: 0 or 1. A fraction would have to scale the loss, which is not done.
@@ -175,14 +180,86 @@ bool read_weight(const io::Json& json, const std::string& place) {
     refuse("wrong_type", "{} is {}, not 0 or 1", weight.place, describe_found(*weight.value));
 }
 
+// The optional texts of a message; other values of `name` and `tool_call_id` mean nothing.
+void read_extras(const io::Json& json, const std::string& place, Message& message) {
+    if (const Field reasoning =
+            first_field(json, {"reasoning_content", "reasoning", "thinking"}, place)) {
+        message.reasoning_content = text_of(reasoning);
+    }
+    if (const Field name = first_field(json, {"name"}, place); name && name.value->is_string()) {
+        message.name = name.value->as_string();
+    }
+    if (const Field id = first_field(json, {"tool_call_id"}, place); id && id.value->is_string()) {
+        message.tool_call_id = id.value->as_string();
+    }
+}
+
+// An item of OpenAI's Responses format, which has a type where messages have a role.
+std::optional<Message> read_item(const io::Json& json, const std::string& place) {
+    const Field type = first_field(json, {"type"}, place);
+    const bool is_call = type && *type.value == io::Json::string("function_call");
+    const bool is_result = type && *type.value == io::Json::string("function_call_output");
+    if (!is_call && !is_result) {
+        return std::nullopt;
+    }
+    Message message;
+    const Field id = first_field(json, {"call_id"}, place);
+    if (is_call) {
+        message.role = "assistant";
+        message.content_is_null = true;
+        message.tool_calls.push_back(read_tool_call(json, place));
+        if (id) {
+            message.tool_calls.back().id = text_of(id);
+        }
+        return message;
+    }
+    message.role = "tool";
+    const Field output = first_field(json, {"output"}, place);
+    if (!output) {
+        refuse("bad_message", "{} has no output", place);
+    }
+    message.content = read_content(output);
+    if (id) {
+        message.tool_call_id = text_of(id);
+    }
+    return message;
+}
+
+void note_ignored(const io::Json& json, std::vector<std::string>& ignored) {
+    static const std::set<std::string_view> read = {"role",
+                                                    "from",
+                                                    "content",
+                                                    "value",
+                                                    "text",
+                                                    "tool_calls",
+                                                    "function_call",
+                                                    "weight",
+                                                    "reasoning_content",
+                                                    "reasoning",
+                                                    "thinking",
+                                                    "name",
+                                                    "tool_call_id",
+                                                    "type"};
+    for (const auto& [key, value] : json.members()) {
+        if (read.count(key) == 0 && !value.is_null()) {
+            add_once(ignored, "messages[]." + key);
+        }
+    }
+}
+
 }  // namespace
 
-Message read_message(const io::Json& json, const std::string& place) {
+Message read_message(const io::Json& json,
+                     const std::string& place,
+                     std::vector<std::string>& ignored) {
     if (!json.is_object()) {
         refuse("wrong_type", "{} is {}, not an object", place, describe_found(json));
     }
     const Field role = first_field(json, {"role", "from"}, place);
     if (!role) {
+        if (std::optional<Message> item = read_item(json, place)) {
+            return *std::move(item);
+        }
         refuse("bad_message", "{} has no role", place);
     }
     Message message;
@@ -208,25 +285,18 @@ Message read_message(const io::Json& json, const std::string& place) {
         message.tool_calls = read_call_text(message.content, content.place);
         message.content.clear();
     }
-
-    if (const Field reasoning =
-            first_field(json, {"reasoning_content", "reasoning", "thinking"}, place)) {
-        message.reasoning_content = text_of(reasoning);
-    }
-    if (const Field name = first_field(json, {"name"}, place); name && name.value->is_string()) {
-        message.name = name.value->as_string();
-    }
-    if (const Field id = first_field(json, {"tool_call_id"}, place); id && id.value->is_string()) {
-        message.tool_call_id = id.value->as_string();
-    }
+    read_extras(json, place, message);
+    note_ignored(json, ignored);
     return message;
 }
 
-std::vector<Message> read_message_list(const io::Json& list, const std::string& place) {
+std::vector<Message> read_message_list(const io::Json& list,
+                                       const std::string& place,
+                                       std::vector<std::string>& ignored) {
     std::vector<Message> messages;
     messages.reserve(list.items().size());
     for (std::size_t i = 0; i < list.items().size(); ++i) {
-        messages.push_back(read_message(list.items()[i], fmt::format("{}[{}]", place, i)));
+        messages.push_back(read_message(list.items()[i], fmt::format("{}[{}]", place, i), ignored));
     }
     return messages;
 }

@@ -5,7 +5,6 @@
 #include <dflash/core/text.hpp>
 
 #include <algorithm>
-#include <vector>
 
 namespace dflash::data {
 
@@ -30,6 +29,30 @@ Field first_field(const io::Json& object,
         }
     }
     return {};
+}
+
+Field RowFields::take(std::initializer_list<std::string_view> keys) {
+    Field field = first_field(row_, keys, "");
+    if (field) {
+        add_once(read_, field.name);
+    }
+    return field;
+}
+
+std::vector<std::string> RowFields::unread() const {
+    std::vector<std::string> names;
+    for (const auto& [key, value] : row_.members()) {
+        if (!value.is_null() && std::find(read_.begin(), read_.end(), key) == read_.end()) {
+            add_once(names, key);
+        }
+    }
+    return names;
+}
+
+void add_once(std::vector<std::string>& names, std::string name) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+        names.push_back(std::move(name));
+    }
 }
 
 const std::string& text_of(const Field& field, std::string_view expected) {
@@ -77,12 +100,12 @@ void refuse_duplicate_keys(const io::Json& value, const std::string& place) {
     }
 }
 
-io::Json list_of(const Field& field) {
+io::Json list_of(const Field& field, const char* kind) {
     if (field.value->is_array()) {
         return *field.value;
     }
     if (!field.value->is_string()) {
-        refuse("wrong_type", "{} is {}, not a list", field.place, describe_found(*field.value));
+        refuse(kind, "{} is {}, not a list", field.place, describe_found(*field.value));
     }
     const std::string& text = field.value->as_string();
     // Columns of Parquet and CSV exports often hold lists as JSON text.
@@ -93,8 +116,7 @@ io::Json list_of(const Field& field) {
         list = {};
     }
     if (!list.is_array()) {
-        refuse(
-            "wrong_type", "{} is a text that is not a JSON list: {}", field.place, quote(text, 40));
+        refuse(kind, "{} is a text that is not a JSON list: {}", field.place, quote(text, 40));
     }
     return list;
 }

@@ -2,7 +2,7 @@
 // Reading fields of a row so that a fault names the field ("messages[1].role") and what was found.
 #pragma once
 
-#include <dflash/data/conversation.hpp>
+#include <dflash/data/row.hpp>
 #include <dflash/io/json.hpp>
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace dflash::data {
 
@@ -39,6 +40,25 @@ Field first_field(const io::Json& object,
                   std::initializer_list<std::string_view> keys,
                   const std::string& place);
 
+/// The fields of a row, and which of them were read.
+class RowFields {
+  public:
+    explicit RowFields(const io::Json& row) : row_(row) {}
+
+    /// first_field of the row; what is found counts as read.
+    Field take(std::initializer_list<std::string_view> keys);
+
+    /// Names of fields with values other than null that were not read, each once.
+    std::vector<std::string> unread() const;
+
+  private:
+    const io::Json& row_;
+    std::vector<std::string> read_;
+};
+
+/// Adds a name to a short list of names, unless it is there.
+void add_once(std::vector<std::string>& names, std::string name);
+
 /// The text of a field; refuses other values with `expected` as in "a text".
 const std::string& text_of(const Field& field, std::string_view expected = "text");
 
@@ -48,7 +68,8 @@ std::string describe_found(const io::Json& value);
 /// Refuses an object that has a key twice, at any depth.
 void refuse_duplicate_keys(const io::Json& value, const std::string& place);
 
-/// A list, or the list that a text holds as JSON; refuses everything else with kind wrong_type.
-io::Json list_of(const Field& field);
+/// A list, or the list that a text holds as JSON; refuses everything else, by default with kind
+/// wrong_type.
+io::Json list_of(const Field& field, const char* kind = "wrong_type");
 
 }  // namespace dflash::data

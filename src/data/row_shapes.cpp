@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "row_shapes.hpp"
 
+#include "finished_rows.hpp"
 #include "message_reader.hpp"
 #include "python_text.hpp"
 
@@ -101,7 +102,7 @@ Conversation read_user_turns(const Field& field) {
 }
 
 // A question: text, messages, or a list of turns that are lists of messages.
-Conversation read_question(const Field& field) {
+Conversation read_question(const Field& field, std::vector<std::string>& ignored) {
     Conversation conversation;
     if (!field.value->is_array()) {
         conversation.messages.push_back(make_message("user", question_text(field)));
@@ -118,12 +119,12 @@ Conversation read_question(const Field& field) {
             refuse(
                 "wrong_type", "{} is a list of texts, not text or a list of messages", field.place);
         }
-        conversation.messages = read_message_list(*field.value, field.place);
+        conversation.messages = read_message_list(*field.value, field.place, ignored);
         return conversation;
     }
     for (std::size_t i = 0; i < items.size(); ++i) {
         std::vector<Message> turn =
-            read_message_list(items[i], fmt::format("{}[{}]", field.place, i));
+            read_message_list(items[i], fmt::format("{}[{}]", field.place, i), ignored);
         if (turn.empty()) {
             continue;
         }
@@ -140,9 +141,9 @@ Conversation read_question(const Field& field) {
 }
 
 // `input` or `context` beside a question that is text.
-void append_context(const io::Json& row, const Field& question, Conversation& conversation) {
+void append_context(RowFields& fields, const Field& question, Conversation& conversation) {
     for (const std::string_view key : {"input", "context"}) {
-        const Field field = first_field(row, {key}, "");
+        const Field field = fields.take({key});
         if (!field || field.name == question.name || text_of(field).empty()) {
             continue;
         }
@@ -158,8 +159,8 @@ void append_context(const io::Json& row, const Field& question, Conversation& co
 }
 
 // `history`: earlier [question, answer] pairs, put before the question and after a system message.
-void insert_history(const io::Json& row, Conversation& conversation) {
-    const Field field = first_field(row, {"history"}, "");
+void insert_history(RowFields& fields, Conversation& conversation) {
+    const Field field = fields.take({"history"});
     if (!field) {
         return;
     }
@@ -185,7 +186,9 @@ void insert_history(const io::Json& row, Conversation& conversation) {
 }
 
 // The answer as text, or as messages: tool calls with their responses, or a whole conversation.
-void append_answer(const Field& answer, Conversation& conversation) {
+void append_answer(const Field& answer,
+                   Conversation& conversation,
+                   std::vector<std::string>& ignored) {
     if (!conversation.later_turns.empty()) {
         refuse("wrong_type",
                "{} stands beside a question of several turns, whose first answers are missing",
@@ -211,7 +214,7 @@ void append_answer(const Field& answer, Conversation& conversation) {
                answer.place,
                describe_found(*answer.value));
     }
-    std::vector<Message> given = read_message_list(*answer.value, answer.place);
+    std::vector<Message> given = read_message_list(*answer.value, answer.place, ignored);
     // Preference data repeats the question at the head of `chosen`.
     const bool repeats_question = given.size() > messages.size() &&
                                   std::equal(messages.begin(), messages.end(), given.begin());
@@ -229,10 +232,13 @@ void append_answer(const Field& answer, Conversation& conversation) {
     append(messages, std::move(given));
 }
 
+Field take_answer(RowFields& fields) {
+    return fields.take({"response", "completion", "output", "solution", "answer", "chosen"});
+}
+
 // The keys that are there tell the reader at once what kind of file this is.
-[[noreturn]] void refuse_unknown(const io::Json& row) {
-    if (const Field answer = first_field(
-            row, {"response", "completion", "output", "solution", "answer", "chosen"}, "")) {
+[[noreturn]] void refuse_unknown(const io::Json& row, RowFields& fields) {
+    if (const Field answer = take_answer(fields)) {
         refuse("no_known_fields", "an answer ({}) but no question", answer.name);
     }
     if (row.members().empty()) {
@@ -252,64 +258,107 @@ void append_answer(const Field& answer, Conversation& conversation) {
            hidden > 0 ? fmt::format(" and {} more", hidden) : "");
 }
 
-Conversation read_question_and_answer(const io::Json& row, const Field& question) {
-    Conversation conversation = read_question(question);
-    append_context(row, question, conversation);
-    insert_history(row, conversation);
-    if (const Field answer = first_field(
-            row, {"response", "completion", "output", "solution", "answer", "chosen"}, "")) {
-        append_answer(answer, conversation);
+void read_question_and_answer(RowFields& fields, const Field& question, Row& row) {
+    Conversation conversation = read_question(question, row.ignored);
+    row.shape = question.name;
+    append_context(fields, question, conversation);
+    insert_history(fields, conversation);
+    if (const Field answer = take_answer(fields)) {
+        append_answer(answer, conversation, row.ignored);
+        row.shape += " + " + answer.name;
     }
-    return conversation;
+    row.content = std::move(conversation);
+}
+
+// ShareGPT's names of the fields of messages are part of what a shape is called.
+std::string shape_of_list(const Field& field) {
+    const bool is_list = field.value->is_array() && !field.value->items().empty();
+    const bool is_sharegpt = is_list && field.value->items().front().count("from") > 0;
+    return field.name + (is_sharegpt ? " (from, value)" : "");
 }
 
 // The first field that is present decides; the order is part of the format.
-Conversation read_fields(const io::Json& row) {
+void read_fields(const io::Json& json, RowFields& fields, Row& row) {
     Conversation conversation;
-    if (const Field list = first_field(row, {"messages", "conversations", "conversation"}, "")) {
-        conversation.messages = read_messages_field(list);
-        return conversation;
-    }
-    if (const Field data = first_field(row, {"data"}, "")) {
+    if (const Field list = fields.take({"messages", "conversations", "conversation"})) {
+        row.shape = shape_of_list(list);
+        conversation.messages = read_messages_field(list, row.ignored);
+    } else if (const Field data = fields.take({"data"})) {
+        row.shape = data.name;
         conversation.messages = read_alternating(data);
-        return conversation;
+    } else if (const Field ids = fields.take({"input_ids"})) {
+        row.content = read_finished_tokens(ids, fields, row.shape);
+        return;
+    } else if (const Field text = fields.take({"text"})) {
+        row.shape = text.name;
+        row.content = read_finished_text(text);
+        return;
+    } else if (const Field turns = fields.take({"turns"})) {
+        row.shape = turns.name;
+        conversation = read_user_turns(turns);
+    } else if (const Field question = fields.take(
+                   {"prompt", "instruction", "question", "problem", "query", "input"})) {
+        read_question_and_answer(fields, question, row);
+        return;
+    } else if (const Field chosen = fields.take({"chosen"}); chosen && chosen.value->is_array()) {
+        row.shape = chosen.name;
+        conversation.messages = read_messages_field(chosen, row.ignored);
+    } else {
+        refuse_unknown(json, fields);
     }
-    if (const Field finished = first_field(row, {"input_ids", "text"}, "")) {
-        refuse("unsupported_row",
-               "{} holds {}, which cannot be trained on yet; give messages, or prompt and response",
-               finished.name,
-               finished.name == "text" ? "finished text" : "finished token ids");
-    }
-    if (const Field turns = first_field(row, {"turns"}, "")) {
-        return read_user_turns(turns);
-    }
-    if (const Field question = first_field(
-            row, {"prompt", "instruction", "question", "problem", "query", "input"}, "")) {
-        return read_question_and_answer(row, question);
-    }
-    if (const Field chosen = first_field(row, {"chosen"}, ""); chosen && chosen.value->is_array()) {
-        conversation.messages = read_messages_field(chosen);
-        return conversation;
-    }
-    refuse_unknown(row);
+    row.content = std::move(conversation);
 }
 
 // An empty system text says the same as none: data sets with a system column leave it empty there.
-void insert_system(const io::Json& row, Conversation& conversation) {
-    const Field system = first_field(row, {"system", "system_prompt"}, "");
-    if (!system || text_of(system).empty()) {
-        return;
-    }
+// One beside a system message is not read.
+void insert_system(RowFields& fields, Conversation& conversation) {
     const auto is_system = [](const Message& m) { return m.role == "system"; };
     auto& messages = conversation.messages;
-    if (std::none_of(messages.begin(), messages.end(), is_system)) {
+    if (std::any_of(messages.begin(), messages.end(), is_system)) {
+        return;
+    }
+    const Field system = fields.take({"system", "system_prompt"});
+    if (system && !text_of(system).empty()) {
         messages.insert(messages.begin(), make_message("system", system.value->as_string()));
     }
 }
 
+// OpenAI's older `functions` are the inner objects of `tools`.
+std::optional<io::Json> read_row_tools(RowFields& fields) {
+    if (const Field tools = fields.take({"tools"})) {
+        return read_tools(tools);
+    }
+    const Field functions = fields.take({"functions"});
+    std::optional<io::Json> list = read_tools(functions);
+    if (list) {
+        for (io::Json& function : list->items()) {
+            function = io::Json::object(
+                {{"type", io::Json::string("function")}, {"function", std::move(function)}});
+        }
+    }
+    return list;
+}
+
+Row read_bare_list(const io::Json& list) {
+    // Only messages: a list of pairs is more likely a file of rows written as one line.
+    if (list.items().empty()) {
+        refuse("empty_messages", "the row is an empty list");
+    }
+    if (list.items()[0].is_object() && !first_field(list.items()[0], {"role", "from"}, "row[0]")) {
+        refuse("bad_message",
+               "row[0] has no role: a list on a line is taken for the messages of one row");
+    }
+    Row row;
+    row.shape = "a list of messages";
+    Conversation conversation;
+    conversation.messages = read_message_list(list, "row", row.ignored);
+    row.content = std::move(conversation);
+    return row;
+}
+
 }  // namespace
 
-std::vector<Message> read_messages_field(const Field& field) {
+std::vector<Message> read_messages_field(const Field& field, std::vector<std::string>& ignored) {
     const io::Json list = list_of(field);
     const std::vector<io::Json>& items = list.items();
     if (items.empty()) {
@@ -319,7 +368,7 @@ std::vector<Message> read_messages_field(const Field& field) {
     for (std::size_t i = 0; i < items.size(); ++i) {
         const std::string place = fmt::format("{}[{}]", field.place, i);
         if (!append_pair(messages, items[i], place, i + 1 == items.size())) {
-            messages.push_back(read_message(items[i], place));
+            messages.push_back(read_message(items[i], place, ignored));
         }
     }
     return messages;
@@ -343,30 +392,26 @@ std::optional<io::Json> read_tools(const Field& field) {
     return list;
 }
 
-Conversation read_shape(const io::Json& row) {
-    if (row.is_array()) {
-        // Only messages: a list of pairs is more likely a file of rows written as one line.
-        if (row.items().empty()) {
-            refuse("empty_messages", "the row is an empty list");
-        }
-        if (row.items()[0].is_object() &&
-            !first_field(row.items()[0], {"role", "from"}, "row[0]")) {
-            refuse("bad_message",
-                   "row[0] has no role: a list on a line is taken for the messages of one row");
-        }
-        Conversation conversation;
-        conversation.messages = read_message_list(row, "row");
-        return conversation;
+Row read_shape(const io::Json& json) {
+    if (json.is_array()) {
+        return read_bare_list(json);
     }
-    if (!row.is_object()) {
+    if (!json.is_object()) {
         refuse("not_a_row",
                "a row is an object or a list of messages, this is {}",
-               describe_found(row));
+               describe_found(json));
     }
-    Conversation conversation = read_fields(row);
-    insert_system(row, conversation);
-    conversation.tools = read_tools(first_field(row, {"tools"}, ""));
-    return conversation;
+    Row row;
+    RowFields fields(json);
+    read_fields(json, fields, row);
+    if (auto* conversation = std::get_if<Conversation>(&row.content)) {
+        insert_system(fields, *conversation);
+        conversation->tools = read_row_tools(fields);
+    }
+    for (std::string& name : fields.unread()) {
+        add_once(row.ignored, std::move(name));
+    }
+    return row;
 }
 
 }  // namespace dflash::data

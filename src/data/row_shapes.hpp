@@ -6,11 +6,12 @@
 
 namespace dflash::data {
 
-/// The messages, tools and later turns of a row that is JSON. Throws RowRefusal.
-Conversation read_shape(const io::Json& row);
+/// A row that is JSON. Throws RowRefusal.
+Row read_shape(const io::Json& json);
 
-/// A list of messages or pairs, as the value of `field`.
-std::vector<Message> read_messages_field(const Field& field);
+/// A list of messages or pairs, as the value of `field`. Adds fields of messages that are not read
+/// to `ignored`.
+std::vector<Message> read_messages_field(const Field& field, std::vector<std::string>& ignored);
 
 /// A list of tool definitions, or nothing if there are none.
 std::optional<io::Json> read_tools(const Field& field);

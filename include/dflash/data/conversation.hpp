@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row of a data file as messages, whatever shape the line had. A row is used whole or refused
-// with a kind and a sentence; nothing of it is lost silently. In all fields null counts as absent,
-// and a key that is read and stands twice refuses the row.
+// Conversations: messages with tool calls and reasoning, as the chat formats render them.
 #pragma once
 
 #include <dflash/io/json.hpp>
 
-#include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace dflash::data {
@@ -46,44 +42,9 @@ struct Conversation {
     bool is_prompt() const;
 };
 
-/// Why a row cannot be used: a kind to count by and a sentence that names the field and what was
-/// found.
-struct RowFault {
-    std::string kind;  ///< "bad_json", "no_known_fields", "unknown_role", ...
-    std::string message;
-    std::int64_t column = 1;  ///< in characters, from 1: where the JSON text is wrong, else where
-                              ///< the row begins
-    bool ends_early = false;  ///< bad_json because the text ends inside a value: a cut file, if it
-                              ///< is the last line
-};
-
-/// Exactly one of the two is set.
-struct RowResult {
-    std::optional<Conversation> conversation;
-    std::optional<RowFault> fault;
-};
-
-/// Whether a line holds nothing but a byte order mark and blanks.
-bool is_blank_line(std::string_view line);
-
-/// Reads one line. A byte order mark before it and blanks around it are ignored. The first field
-/// that is present decides the shape:
-///   1. `messages`, `conversations`, `conversation`: a list (or text that holds one) of messages
-///      (role/from, content/value/text), or of pairs like {"input", "output"}; `data`: a list of
-///      texts, user and assistant in turn. A bare list of messages is a row too.
-///   2. `input_ids` and 3. `text`: refused with kind unsupported_row.
-///   4. `turns`: a list of questions.
-///   5. a question (`prompt`, `instruction`, `question`, `problem`, `query`, `input`) and an answer
-///      (`response`, `completion`, `output`, `solution`, `answer`, `chosen`), each text or
-///      messages; `input` or `context` beside the question follow it; `history` holds earlier
-///      pairs.
-///   6. `chosen` alone, as messages.
-/// `system` or `system_prompt` becomes the first message if it is not empty and no message is a
-/// system message; `tools` is a list or text that holds one.
-RowResult read_row(std::string_view line);
-
-/// Messages and tools as the fields above hold them (tools may be null), without judging whether
-/// there is something to answer or to train. Throws Error{Data} with the sentence of the fault.
+/// Messages and tools as the fields of a row hold them (see row.hpp; tools may be null), without
+/// judging whether there is something to answer or to train. Throws Error{Data} with the sentence
+/// of the fault.
 Conversation read_messages(const io::Json& messages, const io::Json* tools);
 
 }  // namespace dflash::data

@@ -4,7 +4,7 @@
 #include "utf8.hpp"
 
 #include <dflash/core/error.hpp>
-#include <dflash/data/conversation.hpp>
+#include <dflash/data/row.hpp>
 
 #include <algorithm>
 
@@ -112,12 +112,24 @@ bool ends_early(std::string_view text, const io::JsonError& error) {
 }
 
 // `text` is the trimmed part of `line`.
-RowFault explain(std::string_view line, std::string_view text, const io::JsonError& error) {
+RowFault explain(std::string_view line,
+                 std::string_view text,
+                 const io::JsonError& error,
+                 bool ends_file) {
     const auto begin = static_cast<std::size_t>(text.data() - line.data());
+    const std::size_t at = begin + error.offset();
     const bool is_cut = ends_early(text, error);
-    return {.kind = is_cut ? "bad_json" : std::string(kind_of(error.fault())),
-            .message = error.parts().what + std::string(usual_cause(text, error.offset())),
-            .column = column_of(line, begin + error.offset()),
+    std::string message = error.parts().what + std::string(usual_cause(text, error.offset()));
+    if (is_cut && ends_file) {
+        message = "the last row of the file ends early, the file was probably cut: " + message;
+    }
+    const std::string_view before = line.substr(0, at);
+    const std::size_t line_begin = before.rfind('\n') + 1;  // 0 without one
+    return {.kind = is_cut ? (ends_file ? "truncated" : "bad_json")
+                           : std::string(kind_of(error.fault())),
+            .message = std::move(message),
+            .column = column_of(line.substr(line_begin), at - line_begin),
+            .line = std::count(before.begin(), before.end(), '\n'),
             .ends_early = is_cut};
 }
 
@@ -151,22 +163,25 @@ bool is_blank_line(std::string_view line) {
     return trim_line(line).empty();
 }
 
-RowResult read_row(std::string_view line) {
+RowResult read_row(std::string_view text, bool ends_file) {
     RowResult result;
-    if (auto fault = find_byte_fault(line)) {
+    if (auto fault = find_byte_fault(text)) {
         result.fault = std::move(fault);
         return result;
     }
-    const std::string_view text = trim_line(line);
+    const std::string_view value = trim_line(text);
     try {
-        Conversation conversation = read_shape(io::Json::parse(text, ""));
-        check_turns(conversation);
-        result.conversation = std::move(conversation);
+        Row row = read_shape(io::Json::parse(value, ""));
+        if (const auto* conversation = std::get_if<Conversation>(&row.content)) {
+            check_turns(*conversation);
+        }
+        result.row = std::move(row);
     } catch (RowRefusal& refusal) {
         result.fault = std::move(refusal.fault);
-        result.fault->column = column_of(line, static_cast<std::size_t>(text.data() - line.data()));
+        result.fault->column =
+            column_of(text, static_cast<std::size_t>(value.data() - text.data()));
     } catch (const io::JsonError& error) {
-        result.fault = explain(line, text, error);
+        result.fault = explain(text, value, error, ends_file);
     }
     return result;
 }
@@ -174,8 +189,9 @@ RowResult read_row(std::string_view line) {
 Conversation read_messages(const io::Json& messages, const io::Json* tools) {
     try {
         Conversation conversation;
-        conversation.messages =
-            read_messages_field({.name = "messages", .place = "messages", .value = &messages});
+        std::vector<std::string> ignored;
+        conversation.messages = read_messages_field(
+            {.name = "messages", .place = "messages", .value = &messages}, ignored);
         if (tools != nullptr && !tools->is_null()) {
             conversation.tools = read_tools({.name = "tools", .place = "tools", .value = tools});
         }

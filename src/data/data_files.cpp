@@ -2,118 +2,87 @@
 #include "data_files.hpp"
 
 #include <dflash/core/check.hpp>
-#include <dflash/core/error.hpp>
 #include <dflash/core/random.hpp>
 #include <dflash/core/text.hpp>
+#include <dflash/io/jsonl.hpp>
 
 #include <algorithm>
-#include <array>
-#include <optional>
+#include <fmt/format.h>
 #include <utility>
 
 namespace dflash::data {
 
 namespace {
 
-// What a file is, by its first bytes, if it is something that people take for JSON lines.
-std::optional<std::string_view> foreign_format(std::string_view bytes) {
-    using namespace std::string_view_literals;
-    constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kMarks{{
-        {"PAR1"sv, "a Parquet file"},
-        {"\xff\xfe"sv, "UTF-16 text"},
-        {"\xfe\xff"sv, "UTF-16 text"},
-        {"ARROW1"sv, "an Arrow file"},
-        {"PK\x03\x04"sv, "a ZIP archive"},
-        {"\xfd"
-         "7zXZ\0"sv,
-         "an xz archive"},
-        {"BZh"sv, "a bzip2 archive"},
-        {"SQLite format 3\0"sv, "an SQLite database"},
-    }};
-    for (const auto& [mark, name] : kMarks) {
-        if (bytes.starts_with(mark)) {
-            return name;
-        }
-    }
-    return std::nullopt;
-}
-
 FileContent content_of(std::string_view bytes) {
     return {.bytes = static_cast<std::int64_t>(bytes.size()),
             .hash = stable_hash(bytes.data(), bytes.size())};
 }
 
-constexpr const char* kWriteAgain = "Write the file again, or leave it out of the list";
-
-[[noreturn]] void refuse_file(const io::JsonLines& file, std::string what, std::string hint) {
-    throw Error(
-        ErrorKind::Data,
-        {.what = std::move(what), .where = file.path(), .cause = {}, .hint = std::move(hint)});
-}
-
 }  // namespace
 
-DataFiles::DataFiles(const std::vector<std::string>& paths) {
+DataFiles::DataFiles(const std::vector<std::string>& paths, const RowFileOptions& options) {
+    first_rows_.push_back(0);
     for (const std::string& path : paths) {
-        const auto file_index = narrow<std::int32_t>(files_.size());
-        const io::JsonLines& file = files_.emplace_back(path);
-        if (file.bytes().empty()) {
-            refuse_file(file, "the file is empty, expected one row a line", kWriteAgain);
-        }
-        if (const auto format = foreign_format(file.bytes())) {
-            refuse_file(file,
-                        fmt::format("the file is {}, expected JSON lines in UTF-8", *format),
-                        "Convert it to one JSON object a line");
-        }
-        const std::size_t rows_before = rows_.size();
-        for (std::int64_t line = 1; line <= file.size(); ++line) {
-            if (file.line(line).text.empty()) {
-                ++num_blank_;
-            } else {
-                rows_.push_back({.file = file_index, .line = line});
-            }
-        }
-        if (rows_.size() == rows_before) {
-            refuse_file(
-                file, "the file has only blank lines, expected one row a line", kWriteAgain);
-        }
-        // Its lines would all be refused one by one, with nothing said about the file.
-        const std::string_view first = file.line(rows_[rows_before].line).text;
-        if (first == "[" || first == "{") {
-            refuse_file(file,
-                        "the file is one JSON value over many lines, expected one row a line",
-                        "Convert it: jq -c '.[]' FILE > FILE.jsonl (jq -c . for objects)");
-        }
+        const RowFile& file = files_.emplace_back(path, options);
+        first_rows_.push_back(first_rows_.back() + file.size());
     }
 }
 
-const DataFiles::Row& DataFiles::row(SampleId id) const {
+std::size_t DataFiles::file_of(SampleId id) const {
     DFLASH_CHECK(id >= 0 && id < num_rows(), "sample {} of {}", id, num_rows());
-    return rows_[static_cast<std::size_t>(id)];
+    const auto behind = std::upper_bound(first_rows_.begin(), first_rows_.end(), id);
+    return static_cast<std::size_t>(behind - first_rows_.begin() - 1);
+}
+
+DataFiles::Place DataFiles::find(SampleId id) const {
+    const std::size_t file = file_of(id);
+    return {.file = files_[file], .row = id - first_rows_[file]};
+}
+
+std::int64_t DataFiles::num_blank() const {
+    std::int64_t sum = 0;
+    for (const RowFile& file : files_) {
+        sum += file.num_blank();
+    }
+    return sum;
 }
 
 std::string_view DataFiles::text(SampleId id) const {
-    const Row& at = row(id);
-    return files_[static_cast<std::size_t>(at.file)].line(at.line).text;
+    const Place at = find(id);
+    return at.file.text(at.row);
 }
 
 std::string DataFiles::place(SampleId id) const {
-    const Row& at = row(id);
-    return files_[static_cast<std::size_t>(at.file)].place(at.line);
+    const Place at = find(id);
+    return fmt::format("{}:{}", at.file.path(), at.file.place(at.row).line);
 }
 
-bool DataFiles::is_open_end(SampleId id) const {
-    const Row& at = row(id);
-    const io::JsonLines& file = files_[static_cast<std::size_t>(at.file)];
-    return at.line == file.size() && !file.ends_in_newline();
+std::string DataFiles::place(SampleId id, const RowFault& fault) const {
+    const Place at = find(id);
+    const RowPlace begin = at.file.place(at.row);
+    return fmt::format("{}:{}:{}",
+                       at.file.path(),
+                       begin.line + fault.line,
+                       fault.column + (fault.line == 0 ? begin.column - 1 : 0));
+}
+
+bool DataFiles::ends_file(SampleId id) const {
+    const Place at = find(id);
+    return at.file.ends_file(at.row);
 }
 
 std::vector<FileContent> DataFiles::contents() const {
     std::vector<FileContent> contents;
-    for (const io::JsonLines& file : files_) {
-        contents.push_back(content_of(file.bytes()));
+    for (const RowFile& file : files_) {
+        contents.push_back(file.content());
     }
     return contents;
+}
+
+void DataFiles::forget_before(SampleId id) const {
+    const Place at = find(id);
+    at.file.forget_before(at.row);
 }
 
 DataComparison DataFiles::compare_with(const DataState& before) const {
@@ -126,7 +95,7 @@ DataComparison DataFiles::compare_with(const DataState& before) const {
     }
     std::string growth;
     for (std::size_t i = 0; i < before.files.size(); ++i) {
-        const io::JsonLines& file = files_[i];
+        const RowFile& file = files_[i];
         const std::string_view bytes = file.bytes();
         const auto size = static_cast<std::int64_t>(bytes.size());
         const std::int64_t size_before = before.files[i].bytes;
@@ -136,7 +105,11 @@ DataComparison DataFiles::compare_with(const DataState& before) const {
                                      format_count(size),
                                      format_count(size_before)));
         }
-        if (content_of(bytes.substr(0, static_cast<std::size_t>(size_before))) != before.files[i]) {
+        const FileContent same =
+            size == size_before
+                ? file.content()
+                : content_of(bytes.substr(0, static_cast<std::size_t>(size_before)));
+        if (same != before.files[i]) {
             return other(fmt::format("the first {} bytes of {} are not those of before",
                                      format_count(size_before),
                                      file.path()));
@@ -167,25 +140,29 @@ DataComparison DataFiles::compare_with(const DataState& before) const {
 /// Whether the last row of `before`, which may have had no line end, is another row now that its
 /// file goes on. Only to be asked when the bytes of before are there.
 bool DataFiles::continues_a_row(const DataState& before) const {
-    const io::JsonLines& file = files_[before.files.size() - 1];
+    const RowFile& file = files_[before.files.size() - 1];
     const auto size_before = static_cast<std::size_t>(before.files.back().bytes);
     const std::string_view bytes_before = file.bytes().substr(0, size_before);
     if (bytes_before.ends_with('\n')) {
         return false;
     }
-    const std::size_t start = bytes_before.rfind('\n') + 1;  // 0 without one
-    const auto first_behind =
-        std::partition_point(rows_.begin(), rows_.end(), [&](const Row& candidate) {
-            const auto index = static_cast<std::size_t>(candidate.file);
-            return index + 1 < before.files.size() ||
-                   (index + 1 == before.files.size() &&
-                    file.line(candidate.line).offset < static_cast<std::int64_t>(size_before));
-        });
-    const SampleId last = first_behind - rows_.begin() - 1;
-    if (last >= before.num_rows) {
+    // The last row that begins in those bytes.
+    std::int64_t first = 0;
+    std::int64_t behind = file.size();
+    while (first < behind) {
+        const std::int64_t middle = (first + behind) / 2;
+        if (file.offset(middle) < before.files.back().bytes) {
+            first = middle + 1;
+        } else {
+            behind = middle;
+        }
+    }
+    const std::int64_t last = behind - 1;
+    if (last < 0 || first_rows_[before.files.size() - 1] + last >= before.num_rows) {
         return false;  // it was blank, or cut and refused: it becomes a row only now
     }
-    return io::strip_line(bytes_before.substr(start)) != text(last);
+    const auto start = static_cast<std::size_t>(file.offset(last));
+    return io::strip_line(bytes_before.substr(start)) != file.text(last);
 }
 
 }  // namespace dflash::data

@@ -4,7 +4,8 @@
 
 #include <dflash/core/types.hpp>
 #include <dflash/data/data_history.hpp>
-#include <dflash/io/jsonl.hpp>
+#include <dflash/data/row.hpp>
+#include <dflash/data/row_file.hpp>
 
 #include <cstdint>
 #include <string>
@@ -16,22 +17,29 @@ namespace dflash::data {
 /// Immutable after construction; reading is thread-safe.
 class DataFiles {
   public:
-    /// Opens the files and lists their lines. Throws Error{Config} if one is not there, Error{Data}
-    /// for one that is empty, has only blank lines, or is in another format than JSON lines.
-    explicit DataFiles(const std::vector<std::string>& paths);
+    /// Opens the files and finds their rows. Throws as RowFile does.
+    DataFiles(const std::vector<std::string>& paths, const RowFileOptions& options);
 
-    /// Lines that are not blank, over all files; their numbers from 0 are the sample ids.
-    std::int64_t num_rows() const { return static_cast<std::int64_t>(rows_.size()); }
+    /// Rows over all files; their numbers from 0 are the sample ids.
+    std::int64_t num_rows() const { return first_rows_.back(); }
 
-    std::int64_t num_blank() const { return num_blank_; }
+    std::int64_t num_blank() const;
 
     std::string_view text(SampleId id) const;
 
     /// "path:line"
     std::string place(SampleId id) const;
 
-    /// Whether this is the last line of a file that does not end in a line end.
-    bool is_open_end(SampleId id) const;
+    /// "path:line:column" of a fault in the row.
+    std::string place(SampleId id, const RowFault& fault) const;
+
+    bool ends_file(SampleId id) const;
+
+    /// Index of the file a row is in.
+    std::size_t file_of(SampleId id) const;
+
+    /// Of each file the id of its first row, and behind them the number of rows.
+    const std::vector<std::int64_t>& first_rows() const { return first_rows_; }
 
     std::vector<FileContent> contents() const;
 
@@ -39,18 +47,20 @@ class DataFiles {
     /// happened.
     DataComparison compare_with(const DataState& before) const;
 
+    /// Tells the system that what lies before a row will not be read soon.
+    void forget_before(SampleId id) const;
+
   private:
-    struct Row {
-        std::int32_t file;
-        std::int64_t line;
+    struct Place {
+        const RowFile& file;
+        std::int64_t row;
     };
 
-    const Row& row(SampleId id) const;
+    Place find(SampleId id) const;
     bool continues_a_row(const DataState& before) const;
 
-    std::vector<io::JsonLines> files_;
-    std::vector<Row> rows_;
-    std::int64_t num_blank_ = 0;
+    std::vector<RowFile> files_;
+    std::vector<std::int64_t> first_rows_;
 };
 
 }  // namespace dflash::data

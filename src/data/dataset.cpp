@@ -36,8 +36,7 @@ constexpr std::int32_t kRefused = -1;
 struct Refusals {
     std::int64_t count = 0;
     SampleId first = 0;
-    std::int64_t column = 0;
-    std::string message;
+    RowFault fault;  // of the first
 };
 
 // What one thread found; merging is independent of who found what.
@@ -49,8 +48,7 @@ struct Findings {
         Refusals& kind = refused[fault.kind];
         if (kind.count == 0 || id < kind.first) {
             kind.first = id;
-            kind.column = fault.column;
-            kind.message = std::move(fault.message);
+            kind.fault = std::move(fault);
         }
         ++kind.count;
     }
@@ -108,7 +106,7 @@ Findings judge(const DataFiles& files,
     std::vector<Findings> findings(num_threads);
 
     const auto judge_row = [&](SampleId id, Findings& found) {
-        EncodedLine line = encoder.encode(files.text(id), files.is_open_end(id));
+        EncodedLine line = encoder.encode(files.text(id), files.ends_file(id));
         if (!line.fault) {
             lengths[static_cast<std::size_t>(id)] = narrow<std::int32_t>(line.tokens.size());
             found.accept(line, options.max_anchors);
@@ -249,7 +247,7 @@ Dataset Dataset::open(const std::vector<std::string>& files,
     check_tokenizer(*tokenizer, *format);
     const std::string format_name(format->name());
     auto impl = std::make_unique<Impl>(
-        Impl{.files = DataFiles(files),
+        Impl{.files = DataFiles(files, options.files),
              .encoder = LineEncoder(std::move(tokenizer), std::move(format), options),
              .report = {},
              .usable = {},
@@ -268,7 +266,7 @@ Dataset Dataset::open(const std::vector<std::string>& files,
     for (const auto& [kind, refusals] : findings.refused) {
         report.refused[kind] = refusals.count;
         report.first_example[kind] = fmt::format(
-            "{}:{}: {}", impl->files.place(refusals.first), refusals.column, refusals.message);
+            "{}: {}", impl->files.place(refusals.first, refusals.fault), refusals.fault.message);
     }
     check_report(report, options);
 
@@ -280,7 +278,7 @@ Dataset Dataset::open(const std::vector<std::string>& files,
     }
     impl->state.files = impl->files.contents();
     impl->state.num_rows = impl->files.num_rows();
-    if (lengths.back() == kRefused && impl->files.is_open_end(impl->files.num_rows() - 1)) {
+    if (lengths.back() == kRefused && impl->files.ends_file(impl->files.num_rows() - 1)) {
         --impl->state.num_rows;
     }
     return Dataset(std::move(impl));
@@ -298,7 +296,7 @@ Sample Dataset::encode(SampleId id) const {
     DFLASH_CHECK(std::binary_search(impl_->usable.begin(), impl_->usable.end(), id),
                  "sample {} is not usable",
                  id);
-    EncodedLine line = impl_->encoder.encode(impl_->files.text(id), impl_->files.is_open_end(id));
+    EncodedLine line = impl_->encoder.encode(impl_->files.text(id), impl_->files.ends_file(id));
     if (line.fault) {
         throw Error(ErrorKind::Data,
                     {.what = "a row that was usable when the run began is now refused",

@@ -32,14 +32,15 @@ constexpr std::size_t kPiece = 1 << 18;
                  .hint = "Copy or download the file again"});
 }
 
-std::string unpack_gzip(std::span<const std::byte> packed, const std::string& path) {
+void unpack_gzip(std::span<const std::byte> packed,
+                 const std::string& path,
+                 const PieceSink& sink) {
     z_stream stream{};
     constexpr int kGzipOnly = 16;
     if (::inflateInit2(&stream, MAX_WBITS + kGzipOnly) != Z_OK) {
         throw std::bad_alloc();
     }
     const ScopeGuard closer([&stream] { ::inflateEnd(&stream); });
-    std::string out;
     const auto piece = std::make_unique<std::array<char, kPiece>>();
     std::size_t at = 0;
     bool in_member = true;
@@ -52,7 +53,7 @@ std::string unpack_gzip(std::span<const std::byte> packed, const std::string& pa
         stream.avail_out = static_cast<uInt>(kPiece);
         const int result = ::inflate(&stream, Z_NO_FLUSH);
         at += given - stream.avail_in;
-        out.append(piece->data(), kPiece - stream.avail_out);
+        sink({piece->data(), kPiece - stream.avail_out});
         note_progress();
         if (result == Z_STREAM_END) {
             // Members may follow each other; zeros after the last one are padding.
@@ -68,10 +69,11 @@ std::string unpack_gzip(std::span<const std::byte> packed, const std::string& pa
             fail("gzip", "cut short", at, path);
         }
     }
-    return out;
 }
 
-std::string unpack_zstd(std::span<const std::byte> packed, const std::string& path) {
+void unpack_zstd(std::span<const std::byte> packed,
+                 const std::string& path,
+                 const PieceSink& sink) {
     const std::unique_ptr<ZSTD_DStream, decltype(&ZSTD_freeDStream)> stream(::ZSTD_createDStream(),
                                                                             &ZSTD_freeDStream);
     if (!stream) {
@@ -80,7 +82,6 @@ std::string unpack_zstd(std::span<const std::byte> packed, const std::string& pa
     // Files packed with `zstd --long` have windows beyond the default limit of 128 MiB.
     ::ZSTD_DCtx_setParameter(
         stream.get(), ZSTD_d_windowLogMax, ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
-    std::string out;
     const auto piece = std::make_unique<std::array<char, kPiece>>();
     ZSTD_inBuffer input{packed.data(), packed.size(), 0};
     for (;;) {
@@ -89,11 +90,11 @@ std::string unpack_zstd(std::span<const std::byte> packed, const std::string& pa
         if (::ZSTD_isError(result) != 0) {
             fail("zstd", "damaged", input.pos, path, ::ZSTD_getErrorName(result));
         }
-        out.append(piece->data(), output.pos);
+        sink({piece->data(), output.pos});
         note_progress();
         if (input.pos == input.size) {
             if (result == 0) {
-                return out;  // at the end of a frame
+                return;  // at the end of a frame
             }
             if (output.pos < output.size) {
                 fail("zstd", "cut short", input.pos, path);
@@ -124,12 +125,12 @@ Compression compression_of(std::span<const std::byte> bytes) {
     return Compression::None;
 }
 
-std::string unpack(std::span<const std::byte> packed, const std::string& path) {
+void unpack(std::span<const std::byte> packed, const std::string& path, const PieceSink& sink) {
     switch (compression_of(packed)) {
         case Compression::Gzip:
-            return unpack_gzip(packed, path);
+            return unpack_gzip(packed, path, sink);
         case Compression::Zstd:
-            return unpack_zstd(packed, path);
+            return unpack_zstd(packed, path, sink);
         case Compression::None:
             break;
     }
@@ -138,6 +139,12 @@ std::string unpack(std::span<const std::byte> packed, const std::string& path) {
                  .where = path,
                  .cause = {},
                  .hint = {}});
+}
+
+std::string unpack(std::span<const std::byte> packed, const std::string& path) {
+    std::string text;
+    unpack(packed, path, [&text](std::string_view piece) { text += piece; });
+    return text;
 }
 
 }  // namespace dflash::io

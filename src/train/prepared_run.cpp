@@ -3,6 +3,7 @@
 #include <dflash/core/log.hpp>
 #include <dflash/core/random.hpp>
 #include <dflash/core/text.hpp>
+#include <dflash/data/data_list.hpp>
 #include <dflash/io/safetensors.hpp>
 #include <dflash/target/target_model.hpp>
 #include <dflash/train/prepared_run.hpp>
@@ -18,21 +19,11 @@
 namespace dflash::train {
 namespace {
 
-std::vector<std::string> split_list(const std::string& text) {
-    std::vector<std::string> parts;
-    std::size_t begin = 0;
-    while (begin <= text.size()) {
-        const std::size_t comma = std::min(text.find(',', begin), text.size());
-        if (comma > begin) {
-            parts.push_back(text.substr(begin, comma - begin));
-        }
-        begin = comma + 1;
-    }
-    return parts;
-}
-
 std::vector<std::string> data_files(const std::string& setting) {
-    std::vector<std::string> files = split_list(setting);
+    std::vector<std::string> files;
+    for (data::DataFile& file : data::parse_data_list(setting)) {
+        files.push_back(std::move(file.path));
+    }
     if (files.empty()) {
         throw Error(ErrorKind::Config,
                     {.what = "no training data",

@@ -50,4 +50,7 @@ void check_trace(const std::string& case_folder, const Options& options, Verdict
 void check_tokenizer(const std::string& tokenizer_json, const std::string& cases, Verdict& verdict);
 void check_chat(const std::string& tokenizer_json, const std::string& cases, Verdict& verdict);
 
+/// `rows` is a file of rows or a folder of such files.
+void check_rows(const std::string& rows, const std::string& expected, Verdict& verdict);
+
 }  // namespace dflash::golden

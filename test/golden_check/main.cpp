@@ -50,7 +50,8 @@ constexpr const char* kUsage =
     "       golden_check step CASE_DIR... [--gpus LIST]\n"
     "       golden_check trace CASE_DIR... [--gpus LIST]\n"
     "       golden_check tokenizer TOKENIZER_JSON FILE...\n"
-    "       golden_check chat TOKENIZER_JSON|- FILE...\n";
+    "       golden_check chat TOKENIZER_JSON|- FILE...\n"
+    "       golden_check rows ROWS|FOLDER EXPECTED\n";
 
 int run(std::vector<std::string> args) {
     Options options;
@@ -64,13 +65,14 @@ int run(std::vector<std::string> args) {
         }
     }
     const std::string mode = args.empty() ? "" : args[0];
-    const bool with_tokenizer = mode == "tokenizer" || mode == "chat";
-    if (args.size() < (with_tokenizer ? 3U : 2U)) {
+    // These have something before the cases.
+    const bool takes_two = mode == "tokenizer" || mode == "chat" || mode == "rows";
+    if (args.size() < (takes_two ? 3U : 2U)) {
         fmt::print(stderr, "{}", kUsage);
         return 2;
     }
     bool all_ok = true;
-    for (std::size_t i = with_tokenizer ? 2 : 1; i < args.size(); ++i) {
+    for (std::size_t i = takes_two ? 2 : 1; i < args.size(); ++i) {
         fmt::print("{} {}\n", mode, args[i]);
         Verdict verdict;
         if (mode == "target") {
@@ -83,6 +85,8 @@ int run(std::vector<std::string> args) {
             check_tokenizer(args[1], args[i], verdict);
         } else if (mode == "chat") {
             check_chat(args[1], args[i], verdict);
+        } else if (mode == "rows") {
+            check_rows(args[1], args[i], verdict);
         } else {
             fmt::print(stderr, "golden_check: unknown mode {}\n{}", mode, kUsage);
             return 2;

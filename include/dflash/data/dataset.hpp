@@ -5,6 +5,7 @@
 
 #include <dflash/data/chat_format.hpp>
 #include <dflash/data/data_history.hpp>
+#include <dflash/data/row_file.hpp>
 #include <dflash/data/sample.hpp>
 #include <dflash/data/tokenizer.hpp>
 
@@ -48,6 +49,7 @@ struct DatasetOptions {
     /// enable_thinking, if set, holds for all rows; otherwise each row is rendered as the server
     /// did that made its last turn (ChatFormat::served_thinking).
     RenderOptions render{};
+    RowFileOptions files{};
 };
 
 /// Immutable after opening; encode() may be called concurrently.

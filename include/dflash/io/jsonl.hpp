@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -63,8 +64,12 @@ class JsonLines {
     std::unique_ptr<const Content> content_;
 };
 
-/// Unpacks a whole gzip or zstd file (told by its first bytes) piece by piece. `path` goes into
-/// errors. Throws Error{Data} if it is neither, damaged or cut short.
+/// Takes the bytes of an unpacked file, piece by piece.
+using PieceSink = std::function<void(std::string_view piece)>;
+
+/// Unpacks a whole gzip or zstd file (told by its first bytes). `path` goes into errors. Throws
+/// Error{Data} if it is neither, damaged or cut short, and what the sink throws.
+void unpack(std::span<const std::byte> packed, const std::string& path, const PieceSink& sink);
 std::string unpack(std::span<const std::byte> packed, const std::string& path);
 
 }  // namespace dflash::io

@@ -53,9 +53,10 @@ Needs needs_of(const train::Settings& settings) {
     const target::TargetConfig target = target::TargetConfig::read(location.folder);
     const auto tokenizer = data::Tokenizer::from_file(
         (std::filesystem::path(location.folder) / "tokenizer.json").string());
-    const auto format = settings.data.chat_format
-                            ? data::make_chat_format(*settings.data.chat_format)
-                            : data::detect_chat_format(location.folder, tokenizer);
+    const auto format =
+        settings.data.chat_format
+            ? data::make_chat_format(*settings.data.chat_format, settings.data.generic)
+            : data::detect_chat_format(location.folder, tokenizer);
     std::optional<train::DraftChoice> init;
     if (!settings.run.init.empty()) {
         const std::string folder = target::find_target(settings.run.init).folder;

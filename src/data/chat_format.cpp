@@ -28,7 +28,15 @@ struct Family {
 
 constexpr std::array kFamilies = {
     // In the order of their names: messages list them so.
+    Family{"gpt-oss", make_gpt_oss_format, nullptr},
+    Family{"llama3.1", make_llama31_format, nullptr},
+    Family{"qwen2.5", make_qwen25_format, nullptr},
     Family{"qwen3", make_qwen3_format, is_qwen3_template},
+    Family{"qwen3-2507", make_qwen3_instruct_2507_format, nullptr},
+    Family{"qwen3.5", make_qwen35_format, nullptr},
+    Family{"qwen3.5-small", make_qwen35_small_format, nullptr},
+    Family{"qwen3.6", make_qwen36_format, nullptr},
+    Family{"qwen3.8", make_qwen38_format, nullptr},
     Family{"smollm2", make_smollm2_format, is_smollm2_template},
 };
 
@@ -105,10 +113,14 @@ std::vector<std::string> chat_format_names() {
     for (const Family& family : kFamilies) {
         names.emplace_back(family.name);
     }
+    names.emplace_back(kGenericFormat);
     return names;
 }
 
-std::unique_ptr<ChatFormat> make_chat_format(std::string_view name) {
+std::unique_ptr<ChatFormat> make_chat_format(std::string_view name, const GenericMarks& marks) {
+    if (name == kGenericFormat) {
+        return make_generic_format(marks);
+    }
     for (const Family& family : kFamilies) {
         if (family.name == name) {
             return family.make();
@@ -132,7 +144,7 @@ std::unique_ptr<ChatFormat> detect_chat_format(const std::string& target_folder,
     // vocabularies, with other system messages and other think blocks.
     if (const std::optional<Template> found = find_template(target_folder)) {
         for (const Family& family : kFamilies) {
-            if (family.is_template(found->text)) {
+            if (family.is_template != nullptr && family.is_template(found->text)) {
                 return family.make();
             }
         }

@@ -5,10 +5,6 @@
 #include "chat_families.hpp"
 #include "rendered_text.hpp"
 
-#include <dflash/core/error.hpp>
-
-#include <fmt/format.h>
-
 namespace dflash::data {
 
 namespace {
@@ -30,19 +26,13 @@ class SmolLm2Format final : public ChatFormat {
         for (std::size_t i = 0; i < messages.size(); ++i) {
             const Message& message = messages[i];
             if (!message.tool_calls.empty()) {
-                throw Error(ErrorKind::Data,
-                            {.what = fmt::format("messages[{}] has tool calls, which the chat "
-                                                 "format smollm2 has no form for",
-                                                 i),
-                             .where = {},
-                             .cause = {},
-                             .hint = {}});
+                refuse_message(i, "has tool calls, which the chat format smollm2 has no form for");
             }
             out.left_out().reasoning += message.reasoning_content.value_or("").empty() ? 0 : 1;
             out << "<|im_start|>" << message.role << "\n";
             out.begin_span();
             out << message.content << "<|im_end|>";
-            out.end_span(message.role == "assistant" && message.train);
+            out.end_span(is_trained(conversation, i, options));
             out << "\n";
         }
         if (options.add_generation_prompt) {
@@ -57,6 +47,12 @@ class SmolLm2Format final : public ChatFormat {
 
     std::optional<bool> served_thinking(const Conversation& /*conversation*/) const override {
         return std::nullopt;
+    }
+
+    TextMarks text_marks() const override {
+        return {.assistant_header = "<|im_start|>assistant\n",
+                .prompt_blocks = {},
+                .turn_ends = {"<|im_end|>"}};
     }
 };
 

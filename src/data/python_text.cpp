@@ -3,6 +3,8 @@
 
 #include "utf8.hpp"
 
+#include <dflash/core/error.hpp>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -105,8 +107,31 @@ void append_string(std::string& out, std::string_view text) {
     out += '"';
 }
 
+// Separators of json.dumps: on one line, or one part a line with `indent` spaces a level.
+struct Layout {
+    int indent = 0;  // 0: one line
+    int depth = 0;
+
+    Layout inner() const { return {.indent = indent, .depth = depth + 1}; }
+
+    void begin_part(std::string& out, bool is_first) const {
+        out += is_first ? "" : indent == 0 ? ", " : ",";
+        break_line(out, depth + 1);
+    }
+
+    void end_parts(std::string& out) const { break_line(out, depth); }
+
+  private:
+    void break_line(std::string& out, int level) const {
+        if (indent > 0) {
+            out += '\n';
+            out.append(static_cast<std::size_t>(indent) * static_cast<std::size_t>(level), ' ');
+        }
+    }
+};
+
 // Recursion is bounded by the parser's limit of nesting.
-void append_json(std::string& out, const io::Json& value) {
+void append_json(std::string& out, const io::Json& value, Layout layout) {
     switch (value.kind()) {
         case io::Json::Kind::Null:
             out += "null";
@@ -121,25 +146,31 @@ void append_json(std::string& out, const io::Json& value) {
             append_string(out, value.as_string());
             break;
         case io::Json::Kind::Array: {
-            std::string_view separator = "";
+            bool is_first = true;
             out += '[';
             for (const io::Json& item : value.items()) {
-                out += separator;
-                append_json(out, item);
-                separator = ", ";
+                layout.begin_part(out, is_first);
+                append_json(out, item, layout.inner());
+                is_first = false;
+            }
+            if (!is_first) {
+                layout.end_parts(out);
             }
             out += ']';
             break;
         }
         case io::Json::Kind::Object: {
-            std::string_view separator = "";
+            bool is_first = true;
             out += '{';
             for (const auto& [key, member] : value.members()) {
-                out += separator;
+                layout.begin_part(out, is_first);
                 append_string(out, key);
                 out += ": ";
-                append_json(out, member);
-                separator = ", ";
+                append_json(out, member, layout.inner());
+                is_first = false;
+            }
+            if (!is_first) {
+                layout.end_parts(out);
             }
             out += '}';
             break;
@@ -159,8 +190,43 @@ bool is_python_space(char32_t c) {
 
 std::string python_json(const io::Json& value) {
     std::string out;
-    append_json(out, value);
+    append_json(out, value, {});
     return out;
+}
+
+std::string python_json_indented(const io::Json& value) {
+    std::string out;
+    append_json(out, value, {.indent = 4});
+    return out;
+}
+
+std::string python_str(const io::Json& value) {
+    switch (value.kind()) {
+        case io::Json::Kind::Null:
+            return "None";
+        case io::Json::Kind::Bool:
+            return value.as_bool() ? "True" : "False";
+        case io::Json::Kind::Number: {
+            // The one value that str() and json.dumps() spell differently.
+            const double number = value.to_double();
+            if (std::isinf(number) &&
+                value.number_text().find_first_of(".eE") != std::string::npos) {
+                return number < 0 ? "-inf" : "inf";
+            }
+            return python_number(value);
+        }
+        case io::Json::Kind::String:
+            return value.as_string();
+        case io::Json::Kind::Array:
+        case io::Json::Kind::Object:
+            break;
+    }
+    throw Error(
+        ErrorKind::Data,
+        {.what = fmt::format("{} where the chat template prints a plain value", value.kind_name()),
+         .where = {},
+         .cause = {},
+         .hint = {}});
 }
 
 std::string_view python_strip(std::string_view text) {
@@ -171,6 +237,10 @@ std::string_view python_strip(std::string_view text) {
         }
         text.remove_prefix(first.length);
     }
+    return python_rstrip(text);
+}
+
+std::string_view python_rstrip(std::string_view text) {
     while (!text.empty()) {
         const std::size_t begin = character_begin(text, text.size() - 1);
         if (!is_python_space(step_utf8(text, begin).code_point)) {

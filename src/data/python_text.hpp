@@ -14,8 +14,16 @@ namespace dflash::data {
 /// in their order, integers of any length as written, floats in their shortest form.
 std::string python_json(const io::Json& value);
 
+/// json.dumps(value, ensure_ascii=False, indent=4).
+std::string python_json_indented(const io::Json& value);
+
+/// str(value) of text, number, True, False or None; Error{Data} for lists and objects, which
+/// Python prints in a notation of its own.
+std::string python_str(const io::Json& value);
+
 /// str.strip() of UTF-8 text: white space of Python's str.isspace() off both ends.
 std::string_view python_strip(std::string_view text);
+std::string_view python_rstrip(std::string_view text);  ///< off the end only
 
 /// str.strip("\n"), lstrip("\n"), rstrip("\n").
 std::string_view strip_newlines(std::string_view text);

@@ -17,7 +17,7 @@ class RenderedText {
         return *this;
     }
 
-    /// The model writes from here ...
+    /// The model writes from here; a span that was begun before is forgotten ...
     void begin_span() { span_begin_ = size(); }
 
     /// ... to here. Kept only if the message is trained.
@@ -37,5 +37,12 @@ class RenderedText {
     Rendered rendered_;
     std::int64_t span_begin_ = 0;
 };
+
+/// Whether message i, one of the assistant, is trained: by its weight and the options.
+bool is_trained(const Conversation& conversation, std::size_t i, const RenderOptions& options);
+
+/// Throws Error{Data}: messages[i] is not what the format has a form for; `what` completes
+/// "messages[i] ...".
+[[noreturn]] void refuse_message(std::size_t i, std::string_view what);
 
 }  // namespace dflash::data

@@ -2,7 +2,9 @@
 // UTF-8 as bytes: characters one by one, the first fault of a text, and the repair of broken text.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,6 +43,13 @@ inline std::size_t character_end(std::string_view text, std::size_t at) {
         ++at;
     }
     return at;
+}
+
+/// Characters of well-formed text.
+inline std::int64_t count_characters(std::string_view text) {
+    return std::count_if(text.begin(), text.end(), [](char c) {
+        return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+    });
 }
 
 void append_utf8(std::string& text, char32_t code_point);

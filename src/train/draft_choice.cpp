@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unordered_set>
 
 namespace dflash::train {
 namespace {
@@ -204,15 +203,20 @@ TokenId mask_token_by_rule(const target::TargetConfig& target,
     if (first_free < target.vocab_size) {
         return static_cast<TokenId>(first_free);
     }
-    const std::vector<std::string> used_list = format.used_tokens();
-    const std::unordered_set<std::string> used(used_list.begin(), used_list.end());
+    const std::vector<std::string> used = format.used_tokens();
+    // Marks that a user named may hold several tokens, and text between them.
+    const auto is_used = [&](const std::string& content) {
+        return std::any_of(used.begin(), used.end(), [&](const std::string& text) {
+            return text.find(content) != std::string::npos;
+        });
+    };
     TokenId best = -1;
     for (const data::AddedToken& token : tokenizer.added_tokens()) {
         const bool ends_text =
             std::find(target.eos_token_ids.begin(), target.eos_token_ids.end(), token.id) !=
             target.eos_token_ids.end();
         if (token.special && !ends_text && token.id != target.bos_token_id &&
-            !used.contains(token.content)) {
+            !is_used(token.content)) {
             best = std::max(best, token.id);
         }
     }

@@ -198,7 +198,7 @@ PreparedRun prepare_run(const Settings& settings, const std::optional<SavedData>
         (std::filesystem::path(run.location.folder) / "tokenizer.json").string()));
     check_tokenizer_fits(run);
     run.format = settings.data.chat_format
-                     ? data::make_chat_format(*settings.data.chat_format)
+                     ? data::make_chat_format(*settings.data.chat_format, settings.data.generic)
                      : data::detect_chat_format(run.location.folder, *run.tokenizer);
 
     std::optional<DraftChoice> init;
@@ -214,6 +214,7 @@ PreparedRun prepare_run(const Settings& settings, const std::optional<SavedData>
     options.max_length = settings.data.max_length;
     options.max_bad_fraction = settings.data.max_bad_fraction;
     options.max_anchors = settings.draft.anchors;
+    options.render = settings.data.render;
     options.num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     run.training = std::make_unique<data::Dataset>(
         data::Dataset::open(data_files(settings.run.data), run.tokenizer, run.format, options));

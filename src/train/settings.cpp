@@ -184,6 +184,37 @@ void DataSettings::declare(SettingList& list) {
     list.add("data.chat_format",
              chat_format,
              "chat format of the target; by rule recognised from its template");
+    list.add("data.train_on_thinking",
+             render.train_on_thinking,
+             "whether the reasoning of answers is trained");
+    list.add("data.train_on_tool_calls",
+             render.train_on_tool_calls,
+             "whether answers that call tools are trained");
+    list.add("data.last_turn_only",
+             render.last_turn_only,
+             "train only what follows the last user message of a row");
+    list.add("data.preserve_thinking",
+             render.preserve_thinking,
+             "whether earlier turns keep their reasoning (Qwen3.6, 3.8); by rule as the template");
+    list.add("data.reasoning_effort",
+             render.reasoning_effort,
+             "effort that the system message asks for (Qwen3.8, gpt-oss); by rule as the template",
+             {.one_of = {"low", "medium", "high", "xhigh"}});
+    list.add("data.date",
+             render.date,
+             "date in the system message; by rule 26 Jul 2024 (Llama 3.1), 2025-08-05 (gpt-oss)");
+    // The marks of data.chat_format = "generic".
+    list.add("data.generic_begin", generic.begin, "generic: before the first message");
+    list.add("data.generic_system_start", generic.system_start, "generic: before a system message");
+    list.add("data.generic_system_end", generic.system_end, "generic: after a system message");
+    list.add("data.generic_user_start", generic.user_start, "generic: before a user message");
+    list.add("data.generic_user_end", generic.user_end, "generic: after a user message");
+    list.add("data.generic_assistant_start", generic.assistant_start, "generic: before an answer");
+    list.add("data.generic_assistant_end",
+             generic.assistant_end,
+             "generic: after an answer; trained up to the white space at its end");
+    list.add("data.generic_tool_start", generic.tool_start, "generic: before a tool's result");
+    list.add("data.generic_tool_end", generic.tool_end, "generic: after a tool's result");
 }
 
 void EvalSettings::declare(SettingList& list) {

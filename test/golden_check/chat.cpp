@@ -79,11 +79,23 @@ data::RenderOptions options_of(const io::Json& json) {
     if (const io::Json* thinking = present(json, "enable_thinking")) {
         options.enable_thinking = thinking->as_bool();
     }
+    if (const io::Json* preserve = present(json, "preserve_thinking")) {
+        options.preserve_thinking = preserve->as_bool();
+    }
+    if (const io::Json* effort = present(json, "reasoning_effort")) {
+        options.reasoning_effort = effort->as_string();
+    }
+    for (const std::string_view date : {"date_string", "current_date"}) {
+        if (const io::Json* value = present(json, date)) {
+            options.date = value->as_string();
+        }
+    }
     return options;
 }
 
-// Whether the text before the last span is what a server would send to get that turn; thinking is
-// off where the span follows an empty think block and the case does not say otherwise.
+// Whether the text before the last span is what a server would send to get that turn; where the
+// case does not say it, thinking is off if the span follows an empty think block, and on if it
+// follows an open one.
 bool prompt_matches(const data::ChatFormat& format,
                     const data::Conversation& conversation,
                     data::RenderOptions options,
@@ -99,6 +111,8 @@ bool prompt_matches(const data::ChatFormat& format,
         rendered.text.substr(0, static_cast<std::size_t>(rendered.spans.back().begin));
     if (!options.enable_thinking && before.ends_with("<think>\n\n</think>\n\n")) {
         options.enable_thinking = false;
+    } else if (!options.enable_thinking && before.ends_with("<think>\n")) {
+        options.enable_thinking = true;
     }
     options.add_generation_prompt = true;
     data::Conversation asked = conversation;

@@ -16,9 +16,37 @@
 
 namespace dflash::data {
 
+/// What a server's request can set beside the messages, and which of the model's words are trained.
+/// A switch that a family does not know changes nothing.
 struct RenderOptions {
     bool add_generation_prompt = false;
     std::optional<bool> enable_thinking{};
+    std::optional<bool> preserve_thinking{};        ///< Qwen3.6 and later; by default the family's
+    std::optional<std::string> reasoning_effort{};  ///< Qwen3.8, gpt-oss; by default the family's
+    std::optional<std::string> date{};  ///< Llama 3.1, gpt-oss: as the system message writes it
+
+    // These change spans only, never the text.
+    bool train_on_thinking = true;    ///< whether reasoning is trained, with its closing mark
+    bool train_on_tool_calls = true;  ///< whether assistant messages that call tools are trained
+    bool last_turn_only = false;      ///< trains only what follows the last user message
+};
+
+/// The marks of the format "generic": what stands before and after the content of each role.
+struct GenericMarks {
+    std::string begin;  ///< before everything: a begin token, if the model has one
+    std::string system_start, system_end;
+    std::string user_start, user_end;
+    std::string assistant_start, assistant_end;
+    std::string tool_start, tool_end;
+
+    friend bool operator==(const GenericMarks&, const GenericMarks&) = default;
+};
+
+/// Marks by which spans are found in text that somebody else rendered.
+struct TextMarks {
+    std::string assistant_header;            ///< what the model writes stands behind it ...
+    std::vector<std::string> prompt_blocks;  ///< ... and behind the first of these that follows it
+    std::vector<std::string> turn_ends;      ///< the model's turn ends with one of these
 };
 
 /// What a format does not put into the text, because the family's own template does not: to be
@@ -44,13 +72,14 @@ class ChatFormat {
   public:
     virtual ~ChatFormat() = default;
 
-    virtual std::string_view name() const = 0;  ///< "smollm2", "qwen3"
+    virtual std::string_view name() const = 0;  ///< "smollm2", "qwen3", ...
 
     /// Throws Error{Data} if the format refuses the conversation.
     virtual Rendered render(const Conversation& conversation,
                             const RenderOptions& options) const = 0;
 
-    /// Text of every special token the format writes: none of them may be the mask token.
+    /// Text of every special token the format writes, or text that holds it: none of them may be
+    /// the mask token.
     virtual std::vector<std::string> used_tokens() const = 0;
 
     /// Those that a tokenizer must have as tokens for the format to mean anything: they begin and
@@ -61,10 +90,17 @@ class ChatFormat {
     /// if the turn has reasoning (an empty think block that the row itself wrote counts as some),
     /// false if not; empty if the format knows no such switch.
     virtual std::optional<bool> served_thinking(const Conversation& conversation) const = 0;
+
+    virtual TextMarks text_marks() const = 0;
 };
 
-/// The format of that name; Error{Config} with the list of names.
-std::unique_ptr<ChatFormat> make_chat_format(std::string_view name);
+/// What the model wrote in text that was rendered already: from each assistant header to and
+/// including the next end of a turn, or the end of the text. The whole text if it has no header.
+std::vector<ByteRange> spans_of_text(const ChatFormat& format, std::string_view text);
+
+/// The format of that name; Error{Config} with the list of names, or if "generic" lacks a mark
+/// (those of user and assistant are needed; a role without marks is refused row by row).
+std::unique_ptr<ChatFormat> make_chat_format(std::string_view name, const GenericMarks& marks = {});
 std::vector<std::string> chat_format_names();
 
 /// The format of a target folder, recognised by its chat template (chat_template.jinja, or

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <dflash/core/settings.hpp>
+#include <dflash/data/chat_format.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -69,6 +70,8 @@ struct DataSettings {
     std::int64_t window = 2048;
     double max_bad_fraction = 0.01;
     std::optional<std::string> chat_format;
+    data::RenderOptions render;
+    data::GenericMarks generic;
     void declare(SettingList& list);
 };
 

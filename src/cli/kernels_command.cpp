@@ -53,17 +53,15 @@ Needs needs_of(const train::Settings& settings) {
     const target::TargetConfig target = target::TargetConfig::read(location.folder);
     const auto tokenizer = data::Tokenizer::from_file(
         (std::filesystem::path(location.folder) / "tokenizer.json").string());
-    const auto format =
-        settings.data.chat_format
-            ? data::make_chat_format(*settings.data.chat_format, settings.data.generic)
-            : data::detect_chat_format(location.folder, tokenizer);
+    const data::DetectedFormat chat = data::choose_chat_format(
+        settings.data.chat_format, settings.data.generic, location.folder, tokenizer);
     std::optional<train::DraftChoice> init;
     if (!settings.run.init.empty()) {
         const std::string folder = target::find_target(settings.run.init).folder;
         init = train::DraftChoice{train::load_draft(folder).config, folder};
     }
     const train::DraftChoice draft =
-        train::choose_drafter(settings.draft, init, target, location, tokenizer, *format);
+        train::choose_drafter(settings.draft, init, target, location, tokenizer, *chat.format);
     return {fmt::format("{} and {}", location.name, draft.origin),
             [drafter = train::kernel_shape(draft.config),
              shape = train::kernel_shape(target)](const kernels::Architecture& architecture) {

@@ -157,12 +157,4 @@ std::unique_ptr<ChatFormat> make_qwen3_format() {
     return std::make_unique<Qwen3Format>();
 }
 
-// The later generations of the family write calls as <function=...>; Qwen3-2507 has no switch for
-// thinking; Qwen2.5 has no think blocks.
-bool is_qwen3_template(std::string_view chat_template) {
-    const auto has = [&](std::string_view part) { return chat_template.find(part) != part.npos; };
-    return has("<|im_start|>") && has("enable_thinking") && has("reasoning_content") &&
-           has("last_query_index") && has("<args-json-object>") && !has("<function=");
-}
-
 }  // namespace dflash::data

@@ -62,10 +62,4 @@ std::unique_ptr<ChatFormat> make_smollm2_format() {
     return std::make_unique<SmolLm2Format>();
 }
 
-// SmolLM3's template names the model too, but knows tools and think blocks.
-bool is_smollm2_template(std::string_view chat_template) {
-    const auto has = [&](std::string_view part) { return chat_template.find(part) != part.npos; };
-    return has("<|im_start|>") && has(kDefaultSystem) && !has("tool") && !has("think");
-}
-
 }  // namespace dflash::data

@@ -197,9 +197,10 @@ PreparedRun prepare_run(const Settings& settings, const std::optional<SavedData>
     run.tokenizer = std::make_shared<const data::Tokenizer>(data::Tokenizer::from_file(
         (std::filesystem::path(run.location.folder) / "tokenizer.json").string()));
     check_tokenizer_fits(run);
-    run.format = settings.data.chat_format
-                     ? data::make_chat_format(*settings.data.chat_format, settings.data.generic)
-                     : data::detect_chat_format(run.location.folder, *run.tokenizer);
+    data::DetectedFormat format = data::choose_chat_format(
+        settings.data.chat_format, settings.data.generic, run.location.folder, *run.tokenizer);
+    run.format = std::move(format.format);
+    run.format_origin = std::move(format.origin);
 
     std::optional<DraftChoice> init;
     if (!settings.run.init.empty()) {
@@ -291,13 +292,15 @@ void print_header(const PreparedRun& run, const std::vector<std::string>& change
         draft.mask_token_id,
         run.draft.origin);
     log_info(
-        "data      {} of {} samples are usable: {} tokens, {} of them trained, in {} format; {} to "
-        "train on, {} held out",
+        "data      {} of {} samples are usable: {} tokens, {} of them trained, in {} format (by "
+        "{}); "
+        "{} to train on, {} held out",
         format_count(data.usable),
         format_count(data.lines),
         format_count(data.tokens),
         format_count(data.trainable_tokens),
         run.format->name(),
+        run.format_origin,
         format_count(static_cast<std::int64_t>(run.train_ids.size())),
         format_count(static_cast<std::int64_t>(run.held_out_ids.size())));
     for (const auto& [kind, count] : data.refused) {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "byte_tokenizer.hpp"
 #include "golden_lines.hpp"
-#include "temporary_files.hpp"
 
 #include <dflash/core/error.hpp>
 #include <dflash/data/chat_format.hpp>
@@ -364,72 +362,6 @@ TEST_SUITE("data.chat_format") {
                                           "qwen3.5, qwen3.5-small, qwen3.6, qwen3.8, smollm2, "
                                           "generic") != std::string::npos);
         }
-    }
-
-    TEST_CASE("chat_format: the target's template tells its family") {
-        // Templates as they use their parts, shortened.
-        const std::string smollm2 =
-            "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-            "{{ '<|im_start|>system\\nYou are a helpful AI assistant named SmolLM, trained by "
-            "Hugging Face<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role']}}"
-            "{% endfor %}";
-        const std::string qwen3 =
-            "{{- '<|im_start|>' }}{%- set ns = namespace(last_query_index=0) %}"
-            "{{- '{\"name\": <function-name>, \"arguments\": <args-json-object>}' }}"
-            "{{- message.reasoning_content }}{%- if enable_thinking is false %}{%- endif %}";
-        const std::string later_qwen = qwen3 + "{{- '<function=example_function_name>' }}";
-        const Tokenizer tokenizer = testing::byte_tokenizer();
-        const auto quoted = [](const std::string& text) { return io::Json::string(text).dump(); };
-
-        struct Case {
-            std::string_view file;
-            std::string text;
-            std::string_view name;  // empty: refused
-        };
-
-        for (const Case& c : std::vector<Case>{
-                 {"chat_template.jinja", smollm2, "smollm2"},
-                 {"chat_template.jinja", qwen3, "qwen3"},
-                 {"chat_template.jinja", later_qwen, ""},
-                 {"chat_template.jinja", "{{ '<|im_start|>' + message.role }}", ""},
-                 {"tokenizer_config.json", R"({"chat_template": )" + quoted(qwen3) + "}", "qwen3"},
-                 {"tokenizer_config.json",
-                  R"({"chat_template": [{"name": "rag", "template": "x"}, )"
-                  R"({"name": "default", "template": )" +
-                      quoted(smollm2) + "}]}",
-                  "smollm2"},
-                 {"tokenizer_config.json", R"({"chat_template": [{"name": "rag"}]})", ""},
-                 {"tokenizer_config.json", R"({"chat_template": 7})", ""},
-                 {"tokenizer_config.json", R"({"chat_template": null})", "qwen3"},
-             }) {
-            CAPTURE(c.text);
-            const testing::TemporaryFiles folder;
-            const std::string path = folder.write(std::string(c.file), c.text);
-            if (!c.name.empty()) {
-                CHECK(detect_chat_format(folder.folder(), tokenizer)->name() == c.name);
-                continue;
-            }
-            try {
-                detect_chat_format(folder.folder(), tokenizer);
-                FAIL("accepted");
-            } catch (const Error& error) {
-                CHECK(error.kind() == ErrorKind::Config);
-                CHECK(error.parts().where == path);
-                CHECK(error.parts().hint.find("data.chat_format") != std::string::npos);
-            }
-        }
-    }
-
-    TEST_CASE("chat_format: without a template the added tokens tell the family") {
-        const testing::TemporaryFiles folder;
-        const auto detected = [&](const std::vector<std::string>& tokens) {
-            return std::string(
-                detect_chat_format(folder.folder(), testing::byte_tokenizer(tokens))->name());
-        };
-        CHECK(detected({"<|im_start|>", "<|im_end|>"}) == "smollm2");
-        CHECK(detected({"<|im_start|>", "<|im_end|>", "<think>"}) == "qwen3");
-        CHECK_THROWS_WITH_AS(
-            detected({"<|im_start|>"}), doctest::Contains("data.chat_format"), Error);
     }
 }
 

@@ -103,10 +103,21 @@ std::vector<ByteRange> spans_of_text(const ChatFormat& format, std::string_view 
 std::unique_ptr<ChatFormat> make_chat_format(std::string_view name, const GenericMarks& marks = {});
 std::vector<std::string> chat_format_names();
 
-/// The format of a target folder, recognised by its chat template (chat_template.jinja, or
-/// tokenizer_config.json) or, without one, by its added tokens; Error{Config} that names
-/// data.chat_format if none fits.
-std::unique_ptr<ChatFormat> detect_chat_format(const std::string& target_folder,
-                                               const Tokenizer& tokenizer);
+struct DetectedFormat {
+    std::unique_ptr<ChatFormat> format;
+    std::string origin;  ///< by what it was recognised, for the first lines of a run
+};
+
+/// The format of a target folder, recognised by the whole text of its chat template
+/// (chat_template.jinja, or tokenizer_config.json) or, without one, by its added tokens.
+/// Error{Config} that names the template by its fingerprint, and data.chat_format, if it is none
+/// of those known.
+DetectedFormat detect_chat_format(const std::string& target_folder, const Tokenizer& tokenizer);
+
+/// That of a setting: the name if there is one, else as detected.
+DetectedFormat choose_chat_format(const std::optional<std::string>& name,
+                                  const GenericMarks& marks,
+                                  const std::string& target_folder,
+                                  const Tokenizer& tokenizer);
 
 }  // namespace dflash::data

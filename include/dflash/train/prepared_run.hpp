@@ -38,6 +38,7 @@ struct PreparedRun {
     target::TargetConfig target;
     std::shared_ptr<const data::Tokenizer> tokenizer;
     std::shared_ptr<const data::ChatFormat> format;
+    std::string format_origin;  ///< by what it was recognised
     std::vector<gpu::Device> devices;
     std::unique_ptr<data::Dataset> training;
     std::unique_ptr<data::Dataset> evaluation;  ///< null: held-out rows come from `training`

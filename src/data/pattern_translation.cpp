@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pattern_translation.hpp"
 
+#include "character_classes.hpp"
 #include "unicode_tables.hpp"
 #include "utf8.hpp"
 
@@ -16,18 +17,6 @@
 
 namespace dflash::data {
 namespace {
-
-// Unicode's White_Space property, unchanged since Unicode 6.3.
-constexpr std::array<CodePointRange, 10> kWhiteSpace{{{0x09, 0x0D},
-                                                      {0x20, 0x20},
-                                                      {0x85, 0x85},
-                                                      {0xA0, 0xA0},
-                                                      {0x1680, 0x1680},
-                                                      {0x2000, 0x200A},
-                                                      {0x2028, 0x2029},
-                                                      {0x202F, 0x202F},
-                                                      {0x205F, 0x205F},
-                                                      {0x3000, 0x3000}}};
 
 constexpr char32_t kLastCodePoint = 0x10FFFF;
 
@@ -60,11 +49,11 @@ std::string ranges_text(std::span<const CodePointRange> ranges) {
     return text;
 }
 
-// The complement of kWhiteSpace, so that \S can stand inside a class.
+// The complement of white_space(), so that \S can stand inside a class.
 std::string no_white_space_text() {
     std::vector<CodePointRange> gaps;
     char32_t next = 0;
-    for (const CodePointRange& range : kWhiteSpace) {
+    for (const CodePointRange& range : white_space()) {
         gaps.push_back({next, range.first - 1});
         next = range.last + 1;
     }
@@ -323,7 +312,8 @@ class Translator {
     // \s \S \d \p{..} \P{..}
     void escaped_class(char c, bool in_class) {
         if (c == 's' || c == 'S') {
-            const std::string members = c == 's' ? ranges_text(kWhiteSpace) : no_white_space_text();
+            const std::string members =
+                c == 's' ? ranges_text(white_space()) : no_white_space_text();
             out_ += in_class ? members : fmt::format("[{}]", members);
             at_ += 2;
             return;

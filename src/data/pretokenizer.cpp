@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pretokenizer.hpp"
 
-#include "unicode_tables.hpp"
+#include "character_classes.hpp"
 #include "utf8.hpp"
 
 #include <dflash/core/error.hpp>
 #include <dflash/core/text.hpp>
 
 #include <fmt/format.h>
-#include <utf8proc.h>
 #include <utility>
 
 namespace dflash::data {
@@ -39,16 +38,6 @@ void require_flag(
                            expected),
                where);
     }
-}
-
-// Rust's char::is_numeric, with which the Digits step of `tokenizers` decides.
-bool is_number(char32_t c) {
-    if (c < 0x80) {
-        return c >= '0' && c <= '9';
-    }
-    const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-    return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
-           category == UTF8PROC_CATEGORY_NO || contains(added_numbers(), c);
 }
 
 // Cuts where text and number meet, and between numbers if they stand alone.

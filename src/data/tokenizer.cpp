@@ -22,10 +22,12 @@ class Encoder {
 
     Encoding run() {
         std::size_t at = 0;
-        while (const auto found = parts_.in_given_text.find(text_, at)) {
+        std::size_t from = 0;
+        while (const auto found = parts_.in_given_text.find(text_, from, at)) {
             encode_between(at, found->begin);
             emit(found->id, {narrow<std::int64_t>(found->begin), narrow<std::int64_t>(found->end)});
             at = found->end;
+            from = found->text_end;
         }
         encode_between(at, text_.size());
         return std::move(encoding_);
@@ -42,7 +44,8 @@ class Encoder {
     // The text between two added tokens. Only here does NFC act, so that a mark never composes with
     // the end of an added token.
     void encode_between(std::size_t begin, std::size_t end) {
-        if (begin == end) {
+        // A token may begin inside of the white space that the one before it took.
+        if (begin >= end) {
             return;
         }
         const std::string_view given = text_.substr(begin, end - begin);
@@ -53,16 +56,21 @@ class Encoder {
         }
         normalized_ = changed_ ? std::string_view(changed_->text) : given;
         std::size_t at = 0;
-        while (const auto found = parts_.in_normalized_text.find(normalized_, at)) {
+        std::size_t from = 0;
+        while (const auto found = parts_.in_normalized_text.find(normalized_, from, at)) {
             encode_plain(at, found->begin);
             emit(found->id, given_range(found->begin, found->end));
             at = found->end;
+            from = found->text_end;
         }
         encode_plain(at, normalized_.size());
     }
 
     // A part of normalized_ without added tokens.
     void encode_plain(std::size_t begin, std::size_t end) {
+        if (begin >= end) {
+            return;
+        }
         const std::string_view plain = normalized_.substr(begin, end - begin);
         for (const std::string_view piece : parts_.pre_tokenizer.split(plain, split_space_)) {
             tokens_.clear();

@@ -102,10 +102,10 @@ void check_model(const io::Json& model, const std::string& where) {
     }
 }
 
-// Added tokens that reach for the spaces around them, or ask for word edges, are refused.
 struct AddedEntry {
     AddedToken token;
     bool normalized = false;
+    TokenEdges edges;
 };
 
 AddedEntry read_added(const io::Json& json, TokenId id, const std::string& where) {
@@ -114,14 +114,11 @@ AddedEntry read_added(const io::Json& json, TokenId id, const std::string& where
     entry.token.content = json.require_string("content", where);
     entry.token.special = json.optional_bool("special", where).value_or(false);
     entry.normalized = json.optional_bool("normalized", where).value_or(!entry.token.special);
-    for (const char* key : {"single_word", "lstrip", "rstrip"}) {
-        if (json.optional_bool(key, where).value_or(false)) {
-            refuse(
-                fmt::format(
-                    "added token {} with {} true, expected false", quote(entry.token.content), key),
-                where);
-        }
-    }
+    const auto flag = [&](const char* key) {
+        return json.optional_bool(key, where).value_or(false);
+    };
+    entry.edges = {
+        .single_word = flag("single_word"), .lstrip = flag("lstrip"), .rstrip = flag("rstrip")};
     return entry;
 }
 
@@ -347,9 +344,10 @@ class Reader {
         if (entry.normalized) {
             const auto changed =
                 parts_->nfc ? normalize_nfc(token.content) : std::optional<NormalizedText>();
-            parts_->in_normalized_text.add(changed ? changed->text : token.content, token.id);
+            parts_->in_normalized_text.add(
+                changed ? changed->text : token.content, token.id, entry.edges);
         } else {
-            parts_->in_given_text.add(token.content, token.id);
+            parts_->in_given_text.add(token.content, token.id, entry.edges);
         }
         parts_->added.push_back(token);
     }

@@ -112,8 +112,6 @@ TEST_SUITE("data.tokenizer_file") {
              "Split has no pattern"},
             {added("{}"), "added_tokens is an object"},
             {added(R"([{"content":"<b>"}])"), "token \"<b>\" has the id null"},
-            {added(R"([{"id":300,"content":"<b>","lstrip":true}])"), "with lstrip true"},
-            {added(R"([{"id":300,"content":"<b>","single_word":true}])"), "with single_word true"},
             {added(R"([{"id":300,"content":"<b>"},{"id":301,"content":"<b>"}])"),
              "\"<b>\" has the id 301, and also the id 300"},
             {added(R"([{"id":300,"content":"<b>"},{"id":300,"content":"<c>"}])"),

@@ -202,7 +202,7 @@ TEST_SUITE("cli.bad_input") {
                  "\n");
         expect(at, at.run({"--set", "data.max_bad_fraction=1"}), 3, {"data.jsonl"});
         expect(at, at.run({"--data", at.path("missing.jsonl")}), 2, {"missing.jsonl"});
-        expect(at, at.run({"--data", at.path("target")}), 3, {"target", "is a folder"});
+        expect(at, at.run({"--data", at.path("target")}), 2, {"target", "are a folder"});
     }
 
     TEST_CASE("an output folder that is used, or cannot be written") {

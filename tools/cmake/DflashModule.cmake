@@ -10,7 +10,7 @@
 #   DEPENDS        modules, passed on to dependents
 #   LINK           third-party targets whose headers appear in our public headers
 #   PRIVATE_LINK   third-party targets that only the sources see
-#   TORCH_PCH      the sources include LibTorch: use its precompiled header
+#   TORCH_PCH      a module that sees LibTorch: use its precompiled header instead of the standard library's
 function(dflash_module)
   cmake_parse_arguments(M "TORCH_PCH" "NAME;LAYER" "SOURCES;HEADERS;DEPENDS;LINK;PRIVATE_LINK" ${ARGN})
   if(M_UNPARSED_ARGUMENTS)
@@ -37,7 +37,9 @@ function(dflash_module)
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${root} FILES ${M_HEADERS})
   list(TRANSFORM M_DEPENDS PREPEND dflash::)
   target_link_libraries(${target} PUBLIC ${M_DEPENDS} ${M_LINK} PRIVATE ${M_PRIVATE_LINK} dflash::warnings)
-  if(M_TORCH_PCH)
+  if(NOT M_TORCH_PCH)
+    target_precompile_headers(${target} REUSE_FROM dflash_std_pch)
+  else()
     target_precompile_headers(${target} REUSE_FROM dflash_torch_pch)
     # Their headers include it, and with it nearly all of the standard library: to compile each alone shows little and
     # takes minutes.

@@ -91,7 +91,9 @@ TrainOptions::TrainOptions()
            {}},
           {"--data",
            "run.data",
-           "training data: JSON lines with messages (plain, .gz, .zst); several: a.jsonl,b.jsonl",
+           "training data: JSON lines with messages (plain, .gz, .zst); several, patterns and "
+           "weights: "
+           "'a.jsonl,more/*.jsonl:0.5'",
            {}},
           {"--gpus", "run.gpus", "devices: all, 0-7, 0,2,5-7, 0,0,0, cpu:N", {}},
           {"--init",

@@ -80,9 +80,18 @@ std::vector<FileContent> DataFiles::contents() const {
     return contents;
 }
 
-void DataFiles::forget_before(SampleId id) const {
-    const Place at = find(id);
-    at.file.forget_before(at.row);
+std::int64_t DataFiles::bytes(std::size_t file) const {
+    return std::ssize(files_[file].bytes());
+}
+
+void DataFiles::forget(SampleId begin, SampleId end) const {
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+        const SampleId first = std::max(begin, first_rows_[i]);
+        const SampleId behind = std::min(end, first_rows_[i + 1]);
+        if (first < behind) {
+            files_[i].forget(first - first_rows_[i], behind - first_rows_[i]);
+        }
+    }
 }
 
 DataComparison DataFiles::compare_with(const DataState& before) const {

@@ -47,8 +47,13 @@ class DataFiles {
     /// happened.
     DataComparison compare_with(const DataState& before) const;
 
-    /// Tells the system that what lies before a row will not be read soon.
-    void forget_before(SampleId id) const;
+    const std::string& path(std::size_t file) const { return files_[file].path(); }
+
+    /// Bytes of a file, unpacked.
+    std::int64_t bytes(std::size_t file) const;
+
+    /// Tells the system that the rows [begin, end) will not be read soon.
+    void forget(SampleId begin, SampleId end) const;
 
   private:
     struct Place {

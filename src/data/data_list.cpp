@@ -42,18 +42,18 @@ std::optional<double> number_of(std::string_view text) {
 DataFile split_weight(const std::string& item) {
     const std::size_t colon = item.rfind(':');
     if (colon == std::string::npos || colon == 0 || is_file(item)) {
-        return {.path = item};
+        return {item};
     }
     const std::optional<double> weight = number_of(std::string_view(item).substr(colon + 1));
     if (!weight) {
-        return {.path = item};
+        return {item};
     }
     if (!(*weight > 0 && *weight <= kMostWeight)) {
         refuse(fmt::format("a weight of {}, expected above 0 and at most {}", *weight, kMostWeight),
                item,
                *weight == 0 ? "Leave the file out of the list" : "");
     }
-    return {.path = item.substr(0, colon), .weight = *weight};
+    return {item.substr(0, colon), *weight};
 }
 
 std::vector<std::string> files_of(const std::string& path, const std::string& item) {
@@ -106,7 +106,7 @@ std::vector<DataFile> parse_data_list(const std::string& list) {
                        list,
                        fmt::format("To train on it twice an epoch, give it a weight: {}:2", path));
             }
-            files.push_back({.path = std::move(path), .weight = named.weight});
+            files.emplace_back(std::move(path), named.weight);
         }
     }
     return files;

@@ -42,13 +42,14 @@ EncodedLine LineEncoder::encode(std::string_view text, bool ends_file) const {
     }
     EncodedLine result =
         std::visit([&](auto& content) { return encode_content(content); }, row.row->content);
-    if (result.fault) {
-        return result;
+    if (!result.fault && !has_trained_token(result.trainable)) {
+        result = refused("nothing_trained", "no token of the row is to be trained");
     }
-    if (!has_trained_token(result.trainable)) {
-        return refused("nothing_trained", "no token of the row is to be trained");
+    if (!result.fault) {
+        cut(result);
     }
-    cut(result);
+    result.shape = std::move(row.row->shape);
+    result.ignored = std::move(row.row->ignored);
     return result;
 }
 
@@ -114,14 +115,18 @@ void LineEncoder::cut(EncodedLine& row) const {
         return;
     }
     row.cut_tokens = static_cast<std::int64_t>(size - max_length_);
+    row.cut_trainable = std::count(
+        row.trainable.begin() + static_cast<std::ptrdiff_t>(max_length_), row.trainable.end(), 1);
     row.tokens.resize(max_length_);
     row.trainable.resize(max_length_);
     if (!has_trained_token(row.trainable)) {
+        const std::int64_t lost = row.cut_trainable;
         row = refused("cut_before_answer",
                       fmt::format("the row has {} tokens, and no answer begins within the first {} "
                                   "(data.max_length)",
                                   size,
                                   max_length_));
+        row.cut_trainable = lost;
     }
 }
 

@@ -14,10 +14,14 @@
 namespace dflash::data {
 
 struct EncodedLine {
-    std::optional<RowFault> fault;        ///< set: the line is refused, the rest means nothing
-    std::vector<TokenId> tokens;          // [S]
+    std::optional<RowFault> fault;        ///< set: the line is refused
+    std::string shape;                    ///< of a row that could be read
+    std::vector<std::string> ignored;     ///< its fields that nobody reads
+    std::vector<TokenId> tokens;          // [S]; none if it is refused
     std::vector<std::uint8_t> trainable;  // [S]
     std::int64_t cut_tokens = 0;
+    std::int64_t cut_trainable =
+        0;  ///< trained ones among them; all of a row cut before its answer
     std::int64_t vanished_bytes = 0;
     LeftOut left_out;
 };

@@ -249,8 +249,11 @@ bool RowFile::used_index() const {
     return state_->used_index;
 }
 
-void RowFile::forget_before(std::int64_t row) const {
-    state_->file.forget(static_cast<std::size_t>(offset(row)));
+void RowFile::forget(std::int64_t begin, std::int64_t end) const {
+    const auto first = static_cast<std::size_t>(offset(begin));
+    const std::size_t behind =
+        end < size() ? static_cast<std::size_t>(offset(end)) : bytes().size();
+    state_->file.forget(first, behind - first);
 }
 
 }  // namespace dflash::data

@@ -84,9 +84,9 @@ UnpackedFile::UnpackedFile(const std::string& path, const std::string& scratch_f
     }
 }
 
-void UnpackedFile::forget(std::size_t size) const {
+void UnpackedFile::forget(std::size_t offset, std::size_t size) const {
     if (mapped_) {
-        mapped_->advise(MappedFile::Advice::DontNeed, 0, size);
+        mapped_->advise(MappedFile::Advice::DontNeed, offset, size);
     }
 }
 

@@ -3,6 +3,7 @@
 #include <dflash/tensor/bridge.hpp>
 #include <dflash/tensor/kernel_row_ops.hpp>
 #include <dflash/train/kernel_start.hpp>
+#include <dflash/train/run_data.hpp>
 #include <dflash/train/run_kernels.hpp>
 
 #include <ATen/Context.h>
@@ -46,8 +47,7 @@ std::int64_t device_memory_calls(const std::vector<gpu::Device>& devices) {
 }  // namespace
 
 kernels::CacheOptions kernel_cache_options(const CacheSettings& settings) {
-    return kernels::cache_options_in(settings.dir.empty() ? kernels::default_cache_root()
-                                                          : settings.dir);
+    return kernels::cache_options_in(cache_root(settings));
 }
 
 KernelStart::KernelStart(const PreparedRun& run,

@@ -3,36 +3,20 @@
 #include <dflash/core/log.hpp>
 #include <dflash/core/random.hpp>
 #include <dflash/core/text.hpp>
-#include <dflash/data/data_list.hpp>
 #include <dflash/io/safetensors.hpp>
 #include <dflash/target/target_model.hpp>
 #include <dflash/train/prepared_run.hpp>
+#include <dflash/train/run_data.hpp>
 
 #include <algorithm>
-#include <filesystem>
+#include <chrono>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <span>
-#include <thread>
 #include <unordered_set>
 
 namespace dflash::train {
 namespace {
-
-std::vector<std::string> data_files(const std::string& setting) {
-    std::vector<std::string> files;
-    for (data::DataFile& file : data::parse_data_list(setting)) {
-        files.push_back(std::move(file.path));
-    }
-    if (files.empty()) {
-        throw Error(ErrorKind::Config,
-                    {.what = "no training data",
-                     .where = {},
-                     .cause = {},
-                     .hint = "Name a JSON-lines file with --data prompts.jsonl"});
-    }
-    return files;
-}
 
 /// Where the data stand in the run: as they were, or with rows that enter at the next epoch.
 void settle_history(const Settings& settings,
@@ -137,6 +121,32 @@ void split_held_out(const Settings& settings, PreparedRun& run) {
     }
 }
 
+/// A line now and then while many rows are judged.
+class JudgingLog {
+  public:
+    void operator()(std::int64_t done, std::int64_t total) {
+        const auto now = std::chrono::steady_clock::now();
+        if (now - last_ > std::chrono::seconds(10)) {
+            last_ = now;
+            log_info("data      {} of {} rows judged", format_count(done), format_count(total));
+        }
+    }
+
+  private:
+    std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+void check_mixture(const Settings& settings, const PreparedRun& run) {
+    if (run.mixture.num_samples(run.first_train_ids()) == 0) {
+        throw Error(ErrorKind::Config,
+                    {.what = fmt::format("with the weights {} an epoch has no sample",
+                                         run.mixture.to_text()),
+                     .where = settings.run.data,
+                     .cause = {},
+                     .hint = "Raise a weight"});
+    }
+}
+
 // Identity of the weights without reading all of them: names, shapes, dtypes and 64 bytes of every
 // tensor.
 std::uint64_t weights_fingerprint(const std::string& folder) {
@@ -155,27 +165,13 @@ std::uint64_t weights_fingerprint(const std::string& folder) {
     return stable_hash(text.data(), text.size());
 }
 
-// A tokenizer of another model writes tokens that the embedding has no row for.
-void check_tokenizer_fits(const PreparedRun& run) {
-    if (run.tokenizer->num_ids() > run.target.vocab_size) {
-        throw Error(ErrorKind::Config,
-                    {.what = fmt::format("the tokenizer has ids up to {}, expected less than {}, "
-                                         "the vocab_size of the target",
-                                         run.tokenizer->num_ids() - 1,
-                                         run.target.vocab_size),
-                     .where = run.location.folder,
-                     .cause = {},
-                     .hint = "tokenizer.json and config.json do not belong together; download the "
-                             "model again"});
-    }
-}
-
 }  // namespace
 
 EpochSizes epoch_sizes_of(const std::vector<SampleId>& train_ids,
-                          std::span<const data::DataState> states) {
+                          std::span<const data::DataState> states,
+                          const data::Mixture& mixture) {
     const auto count = [&](const data::DataState& state) {
-        return std::ssize(ids_below(train_ids, state.num_rows));
+        return mixture.num_samples(ids_below(train_ids, state.num_rows));
     };
     EpochSizes sizes(count(states.front()));
     for (const data::DataState& state : states.subspan(1)) {
@@ -190,17 +186,9 @@ std::vector<SampleId> PreparedRun::first_train_ids() const {
 
 PreparedRun prepare_run(const Settings& settings, const std::optional<SavedData>& saved) {
     PreparedRun run;
-    run.location = target::find_target(settings.run.target);
-    run.target = target::TargetConfig::read(run.location.folder);
-    target::judge_target(run.location.folder);
+    RunText text = open_text(settings);
+    target::judge_target(text.location.folder);
     run.devices = gpu::parse_devices(settings.run.gpus);
-    run.tokenizer = std::make_shared<const data::Tokenizer>(data::Tokenizer::from_file(
-        (std::filesystem::path(run.location.folder) / "tokenizer.json").string()));
-    check_tokenizer_fits(run);
-    data::DetectedFormat format = data::choose_chat_format(
-        settings.data.chat_format, settings.data.generic, run.location.folder, *run.tokenizer);
-    run.format = std::move(format.format);
-    run.format_origin = std::move(format.origin);
 
     std::optional<DraftChoice> init;
     if (!settings.run.init.empty()) {
@@ -208,27 +196,31 @@ PreparedRun prepare_run(const Settings& settings, const std::optional<SavedData>
         run.init = load_draft(folder);
         init = DraftChoice{run.init->config, folder};
     }
-    run.draft =
-        choose_drafter(settings.draft, init, run.target, run.location, *run.tokenizer, *run.format);
+    run.draft = choose_drafter(
+        settings.draft, init, text.target, text.location, *text.tokenizer, *text.format);
 
-    data::DatasetOptions options;
-    options.max_length = settings.data.max_length;
-    options.max_bad_fraction = settings.data.max_bad_fraction;
-    options.max_anchors = settings.draft.anchors;
-    options.render = settings.data.render;
-    options.num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    run.training = std::make_unique<data::Dataset>(
-        data::Dataset::open(data_files(settings.run.data), run.tokenizer, run.format, options));
+    data::DatasetOptions options = dataset_options(settings);
+    options.block_size = run.draft.config.block_size;
+    options.on_progress = JudgingLog();
+    run.training = std::make_unique<data::Dataset>(open_data(settings.run.data, text, options));
     if (!settings.run.eval_data.empty()) {
-        run.evaluation = std::make_unique<data::Dataset>(data::Dataset::open(
-            data_files(settings.run.eval_data), run.tokenizer, run.format, options));
+        run.evaluation =
+            std::make_unique<data::Dataset>(open_data(settings.run.eval_data, text, options));
     }
+    run.location = std::move(text.location);
+    run.target = std::move(text.target);
+    run.tokenizer = std::move(text.tokenizer);
+    run.format = std::move(text.format);
+    run.format_origin = std::move(text.format_origin);
     settle_history(settings, saved, run);
     split_held_out(settings, run);
     const std::span states(run.history->states());
-    run.epoch_sizes = epoch_sizes_of(run.train_ids, states);
-    run.sizes_before =
-        epoch_sizes_of(run.train_ids, states.first(states.size() - (run.growth.empty() ? 0 : 1)));
+    run.mixture = run.training->mixture();
+    check_mixture(settings, run);
+    run.epoch_ids = epoch_sizes_of(run.train_ids, states, {});
+    run.epoch_sizes = epoch_sizes_of(run.train_ids, states, run.mixture);
+    run.sizes_before = epoch_sizes_of(
+        run.train_ids, states.first(states.size() - (run.growth.empty() ? 0 : 1)), run.mixture);
 
     run.pack.window = settings.data.window;
     run.pack.row_tokens = settings.data.row_tokens;
@@ -245,7 +237,7 @@ PreparedRun prepare_run(const Settings& settings, const std::optional<SavedData>
                           .target = run.target,
                           .draft = run.draft.config,
                           .data = run.training->report(),
-                          .num_train_samples = static_cast<std::int64_t>(run.train_ids.size()),
+                          .num_train_samples = run.mixture.num_samples(run.train_ids),
                           .devices = run.devices,
                           .memory = gpu::memory_of});
     return run;
@@ -265,6 +257,9 @@ Identity identity_of(Settings& settings, const PreparedRun& run) {
     identity[kDataIdentity] = run.history->to_text();
     if (run.evaluation) {
         identity["eval_data"] = data::DataHistory(run.evaluation->state()).to_text();
+    }
+    if (!run.mixture.is_plain()) {
+        identity["data_weights"] = run.mixture.to_text();
     }
     identity["chat_format"] = std::string(run.format->name());
     return identity;
@@ -303,20 +298,15 @@ void print_header(const PreparedRun& run, const std::vector<std::string>& change
         run.format_origin,
         format_count(static_cast<std::int64_t>(run.train_ids.size())),
         format_count(static_cast<std::int64_t>(run.held_out_ids.size())));
-    for (const auto& [kind, count] : data.refused) {
-        const auto example = data.first_example.find(kind);
-        log_warning("{} samples refused ({}): {}",
-                    count,
-                    kind,
-                    example == data.first_example.end() ? "" : example->second);
+    for (const auto& [kind, group] : data.refused) {
+        log_warning("{} samples refused ({}): {}", format_count(group.rows), kind, group.message);
     }
-    if (data.cut > 0) {
-        log_warning("{} samples are longer than data.max_length and were cut at the end",
-                    format_count(data.cut));
+    if (data.cut.rows > 0) {
+        log_info("data      {} samples are longer than data.max_length and are cut at the end",
+                 format_count(data.cut.rows));
     }
-    if (data.vanished_bytes > 0) {
-        log_warning("{} bytes of the data have no token in this vocabulary and leave no trace",
-                    format_count(data.vanished_bytes));
+    for (const data::DataWarning& warning : data.warnings()) {
+        log_warning("{}. {}", warning.what, warning.hint);
     }
     for (const gpu::Device& device : run.devices) {
         log_info("device    {}: {}", device.name, gpu::describe(device));

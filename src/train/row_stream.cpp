@@ -9,12 +9,14 @@ namespace dflash::train {
 
 EpochSource::EpochSource(std::vector<SampleId> samples,
                          EpochSizes sizes,
+                         data::Mixture mixture,
                          std::uint64_t seed,
                          std::int64_t window,
                          data::Cursor start,
                          std::optional<std::int64_t> num_epochs)
     : samples_(std::move(samples)),
       sizes_(std::move(sizes)),
+      mixture_(std::move(mixture)),
       seed_(seed),
       num_epochs_(num_epochs),
       epoch_(start.epoch),
@@ -26,10 +28,14 @@ EpochSource::EpochSource(std::vector<SampleId> samples,
                  sizes_.in_epoch(epoch_));
 }
 
+std::span<const SampleId> EpochSource::drawn_of() const {
+    return std::span(samples_).first(static_cast<std::size_t>(sizes_.in_epoch(epoch_)));
+}
+
 data::SampleRef EpochSource::next() {
     data::SampleRef ref;
     ref.index = index_++;
-    if (place_ >= sizes_.in_epoch(epoch_)) {
+    if (place_ >= mixture_.num_samples(drawn_of())) {
         ++epoch_;
         place_ = 0;
         order_.clear();
@@ -38,15 +44,13 @@ data::SampleRef EpochSource::next() {
         ref.end = true;
         return ref;
     }
-    const std::int64_t num_samples = sizes_.in_epoch(epoch_);
     if (order_.empty()) {
-        order_ =
-            data::epoch_order({samples_.begin(), samples_.begin() + num_samples}, seed_, epoch_);
+        order_ = data::epoch_order(mixture_.draw(drawn_of(), seed_, epoch_), seed_, epoch_);
     }
     ref.epoch = epoch_;
     ref.place = place_;
     ref.id = order_[static_cast<std::size_t>(place_)];
-    ref.last_of_epoch = place_ + 1 == num_samples;
+    ref.last_of_epoch = place_ + 1 == std::ssize(order_);
     ++place_;
     return ref;
 }

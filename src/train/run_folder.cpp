@@ -116,7 +116,9 @@ void describe_run(const std::string& folder,
                                           kVersion,
                                           resume_comments(environment),
                                           settings.list().dump()));
-    io::write_file_atomically(folder + "/data-report.md", run.training->report().to_markdown());
+    const data::DataReport& report = run.training->report();
+    io::write_file_atomically(folder + "/data-report.md", report.to_markdown());
+    io::write_file_atomically(folder + "/data-report.json", report.to_json().dump_pretty() + "\n");
 }
 
 }  // namespace dflash::train

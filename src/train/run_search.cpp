@@ -114,7 +114,8 @@ std::optional<UnfinishedRun> judge_run(const std::string& folder,
     if (comparison.change == data::DataChange::Other) {
         return std::nullopt;
     }
-    const RunLength length(settings.train, epoch_sizes_of(run.train_ids, data.states()));
+    const RunLength length(settings.train,
+                           epoch_sizes_of(run.train_ids, data.states(), run.mixture));
     if (length.finished(head->progress)) {
         return std::nullopt;
     }

@@ -7,6 +7,7 @@
 #include <dflash/core/log.hpp>
 #include <dflash/core/text.hpp>
 #include <dflash/io/folder_lock.hpp>
+#include <dflash/io/page_warmer.hpp>
 #include <dflash/pipeline/replica_dispatcher.hpp>
 #include <dflash/report/console.hpp>
 #include <dflash/tensor/bridge.hpp>
@@ -338,7 +339,8 @@ void Session::make_pipeline() {
     const RunLength length(settings_.train, run_.epoch_sizes);
     source_ = std::make_unique<EpochSource>(
         run_.train_ids,
-        run_.epoch_sizes,
+        run_.epoch_ids,
+        run_.mixture,
         run_.pack.seed,
         run_.pack.window,
         start,
@@ -416,6 +418,17 @@ CheckpointStore checkpoints_of(const TrainRequest& request) {
             request.settings.checkpoint.keep_drafts};
 }
 
+std::vector<std::string> weight_files(const std::string& folder) {
+    std::vector<std::string> files;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+        if (entry.path().extension() == ".safetensors") {
+            files.push_back(entry.path().string());
+        }
+    }
+    std::sort(files.begin(), files.end());
+    return files;
+}
+
 }  // namespace
 
 std::string resume_config_path(const std::string& run_folder) {
@@ -459,7 +472,12 @@ int train(TrainRequest request, StopSignals& signals) {
         checkpoint = checkpoints_of(request).load(request.resume_step);
         saved = saved_data(*checkpoint, request.extend_data, request.resume_folder);
     }
-    PreparedRun run = prepare_run(request.settings, saved);
+    PreparedRun run = [&] {
+        // The weights are read from the disk while the rows are judged.
+        const io::PageWarmer warmer(
+            weight_files(target::find_target(request.settings.run.target).folder));
+        return prepare_run(request.settings, saved);
+    }();
     print_header(run, request.changed_settings);
 
     const std::string folder =

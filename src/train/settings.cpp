@@ -30,7 +30,7 @@ void RunSettings::declare(SettingList& list) {
              {.maths = false});
     list.add("run.data",
              data,
-             "training data: a JSON-lines file (plain, .gz, .zst), several separated by commas",
+             "training data: JSON-lines files (plain, .gz, .zst), \"a.jsonl,more/*.jsonl:0.5\"",
              {.maths = false});
     list.add("run.eval_data",
              eval_data,

@@ -17,7 +17,10 @@ using testing::TemporaryFiles;
 
 Dataset open(const std::vector<std::string>& files) {
     static const auto tokenizer = std::make_shared<const Tokenizer>(testing::byte_tokenizer());
-    return Dataset::open(files, tokenizer, make_chat_format("smollm2"), {.max_bad_fraction = 0.5});
+    return Dataset::open({files.begin(), files.end()},
+                         tokenizer,
+                         make_chat_format("smollm2"),
+                         {.max_bad_fraction = 0.5});
 }
 
 std::string line(int n) {

@@ -28,10 +28,19 @@ std::shared_ptr<const ChatFormat> format_of(std::string_view name = "smollm2") {
     return make_chat_format(name);
 }
 
-Dataset open(const std::vector<std::string>& files,
+Dataset open(const std::vector<std::string>& paths,
              DatasetOptions options = {},
              std::string_view format = "smollm2") {
-    return Dataset::open(files, tokenizer(), format_of(format), options);
+    return Dataset::open(
+        {paths.begin(), paths.end()}, tokenizer(), format_of(format), std::move(options));
+}
+
+std::map<std::string, std::int64_t> refused_of(const DataReport& report) {
+    std::map<std::string, std::int64_t> counts;
+    for (const auto& [kind, group] : report.refused) {
+        counts[kind] = group.rows;
+    }
+    return counts;
 }
 
 // The error of opening; fails if there is none.
@@ -154,16 +163,18 @@ TEST_SUITE("data.dataset") {
                 R"({"prompt": "cut in the mid)");
         const Dataset dataset = open({path}, {.max_bad_fraction = 0.9});
         const DataReport& report = dataset.report();
-        CHECK(report.refused == std::map<std::string, std::int64_t>{{"bad_json", 2},
-                                                                    {"nothing_trained", 1},
-                                                                    {"prompt_only", 1},
-                                                                    {"refused_by_format", 1},
-                                                                    {"truncated", 1},
-                                                                    {"unknown_role", 2}});
-        CHECK(report.first_example.at("unknown_role").starts_with(path + ":2:1: messages[0].role"));
-        CHECK(report.first_example.at("bad_json").starts_with(path + ":3:11: not JSON"));
-        CHECK(report.first_example.at("truncated").starts_with(path + ":9:"));
-        CHECK(report.first_example.at("refused_by_format").find("tool calls") != std::string::npos);
+        CHECK(refused_of(report) == std::map<std::string, std::int64_t>{{"bad_json", 2},
+                                                                        {"nothing_trained", 1},
+                                                                        {"prompt_only", 1},
+                                                                        {"refused_by_format", 1},
+                                                                        {"truncated", 1},
+                                                                        {"unknown_role", 2}});
+        CHECK(
+            report.refused.at("unknown_role").message.starts_with(path + ":2:1: messages[0].role"));
+        CHECK(report.refused.at("bad_json").message.starts_with(path + ":3:11: not JSON"));
+        CHECK(report.refused.at("truncated").message.starts_with(path + ":9:"));
+        CHECK(report.refused.at("refused_by_format").message.find("tool calls") !=
+              std::string::npos);
         CHECK(report.num_refused() == 8);
     }
 
@@ -256,7 +267,8 @@ TEST_SUITE("data.dataset") {
         const Dataset dataset = open({path}, {.max_length = 60, .max_bad_fraction = 0.5});
         CHECK(dataset.usable() == std::vector<SampleId>{0, 1});
         const DataReport& report = dataset.report();
-        CHECK(report.cut == 1);
+        CHECK(report.cut.rows == 1);
+        CHECK(report.cut.places == std::vector<std::string>{path + ":2"});
         const Sample cut = dataset.encode(1);
         CHECK(cut.tokens.size() == 60);
         CHECK(dataset.lengths().at(1) == 60);
@@ -264,8 +276,8 @@ TEST_SUITE("data.dataset") {
         CHECK(report.longest == 60 + report.cut_tokens);
         CHECK(trained_text(cut).size() + static_cast<std::size_t>(report.cut_tokens) ==
               200 + 2);  // the end of the turn and the line feed are cut too
-        CHECK(report.refused.at("cut_before_answer") == 1);
-        CHECK(report.first_example.at("cut_before_answer").find("data.max_length") !=
+        CHECK(report.num_refused("cut_before_answer") == 1);
+        CHECK(report.refused.at("cut_before_answer").message.find("data.max_length") !=
               std::string::npos);
     }
 
@@ -373,11 +385,12 @@ TEST_SUITE("data.dataset") {
 
     TEST_CASE("dataset: the report says whether the data is all right") {
         const TemporaryFiles files;
-        const std::string good = files.write("good.jsonl", pair_line("a", "bc"));
+        const std::string good = files.write("good.jsonl", pair_line("a", std::string(50, 'x')));
         const std::string yes = open({good}).report().to_markdown();
         CHECK(yes.find("**Yes.** 1 row read, all of it is used") != std::string::npos);
         CHECK(yes.find(good) != std::string::npos);
-        CHECK(yes.find("## ") == std::string::npos);
+        CHECK(yes.find("## Remarks") == std::string::npos);
+        CHECK(yes.find("## Warnings") == std::string::npos);
 
         const std::string mixed = files.write(
             "mixed.jsonl",

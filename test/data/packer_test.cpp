@@ -105,6 +105,31 @@ std::vector<std::int64_t> chat_lengths(std::size_t count, std::uint64_t seed) {
     return lengths;
 }
 
+/// Mean share of a row that is filled: of its tokens, or of its anchors where it closed at these.
+double mean_fill(const PackOptions& options, const std::vector<PackedRow>& rows) {
+    double sum = 0;
+    for (const PackedRow& row : rows) {
+        const double tokens =
+            static_cast<double>(row.num_tokens()) / static_cast<double>(options.row_tokens);
+        const double anchors =
+            static_cast<double>(row.blocks.num_blocks()) / static_cast<double>(options.row_anchors);
+        sum += std::max(tokens, anchors);
+    }
+    return sum / static_cast<double>(rows.size());
+}
+
+/// Lengths of which two thirds are short and one third is long, as where two data sets are mixed.
+std::vector<std::int64_t> mixed_lengths(std::size_t count, std::uint64_t seed) {
+    RandomStream random(seed, Purpose::Test, 1, 0);
+    std::vector<std::int64_t> lengths(count);
+    for (std::int64_t& length : lengths) {
+        const bool is_long = random.below(3) == 0;
+        length =
+            static_cast<std::int64_t>(is_long ? 2000 + random.below(2097) : 40 + random.below(400));
+    }
+    return lengths;
+}
+
 /// Rows over the least number that could hold everything: 1 is perfect.
 double row_overhead(const PackOptions& options, const std::vector<PackedRow>& rows) {
     std::int64_t tokens = 0;
@@ -182,6 +207,75 @@ TEST_SUITE("data.packer") {
             const auto rows = Packer::pack_window(options, one_window(data));
             const double overhead = row_overhead(options, rows);
             CHECK(overhead <= c.at_most);
+        }
+    }
+
+    TEST_CASE("packer: rows of chat data are filled to 97 % in every window") {
+        struct Case {
+            std::string what;
+            std::vector<std::int64_t> (*lengths)(std::size_t, std::uint64_t);
+            std::int64_t row_anchors;
+            std::int64_t max_anchors;
+        };
+
+        for (const Case& c : {Case{"tokens decide", chat_lengths, 1 << 20, 512},
+                              Case{"tokens decide, two kinds of rows", mixed_lengths, 1 << 20, 512},
+                              Case{"anchors decide", chat_lengths, 2048, 512},
+                              Case{"both are scarce", chat_lengths, 2048, 225}}) {
+            for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+                CAPTURE(c.what);
+                CAPTURE(seed);
+                const PackOptions options{.row_anchors = c.row_anchors,
+                                          .block = {.max_anchors = c.max_anchors}};
+                const FakeData data{.lengths = c.lengths(2048, seed)};
+                const double fill =
+                    mean_fill(options, Packer::pack_window(options, one_window(data)));
+                CHECK(fill >= 0.97);
+            }
+        }
+    }
+
+    TEST_CASE("packer: loses no token and no mask of any sample, whatever the samples are") {
+        RandomStream random(23, Purpose::Test, 0, 0);
+        for (int round = 0; round < 60; ++round) {
+            CAPTURE(round);
+            std::vector<Sample> samples(1 + random.below(60));
+            for (std::size_t i = 0; i < samples.size(); ++i) {
+                samples[i].ref = {.place = static_cast<std::int64_t>(i),
+                                  .id = static_cast<SampleId>(100 + i)};
+                samples[i].tokens.resize(random.below(120));
+                for (TokenId& token : samples[i].tokens) {
+                    token = static_cast<TokenId>(random.below(1000));
+                }
+                samples[i].trainable.resize(samples[i].tokens.size());
+                for (std::uint8_t& bit : samples[i].trainable) {
+                    bit = random.below(3) > 0 ? 1 : 0;
+                }
+            }
+            const PackOptions options{
+                .row_tokens = 60 + static_cast<std::int64_t>(random.below(200)),
+                .row_anchors = 10 + static_cast<std::int64_t>(random.below(200)),
+                .block = {.block_size = 4, .max_anchors = 1000}};
+            const auto rows = Packer::pack_window(options, samples);
+            std::size_t found = 0;
+            for (const PackedRow& row : rows) {
+                found += row.dropped.size();
+                for (const Document& document : row.documents) {
+                    ++found;
+                    const Sample& sample = samples[static_cast<std::size_t>(document.id - 100)];
+                    const std::vector<TokenId> tokens(
+                        row.tokens.begin() + document.begin,
+                        row.tokens.begin() + document.begin + document.length);
+                    CHECK(tokens == sample.tokens);
+                    // All places for a block are drawn, and slot 1 of each is a label of its own.
+                    CHECK(document.num_blocks == std::ssize(anchor_candidates(sample.trainable)));
+                }
+                for (const DroppedSample& dropped : row.dropped) {
+                    const Sample& sample = samples[static_cast<std::size_t>(dropped.id - 100)];
+                    CHECK(anchor_candidates(sample.trainable).empty());
+                }
+            }
+            CHECK(found == samples.size());
         }
     }
 

@@ -42,7 +42,7 @@ std::vector<data::PackedRow> all_rows(data::Cursor start,
     std::iota(ids.begin(), ids.end(), 100);
     const data::PackOptions options = small_options();
     EpochSource source(
-        ids, EpochSizes(std::ssize(ids)), options.seed, options.window, start, epochs);
+        ids, EpochSizes(std::ssize(ids)), {}, options.seed, options.window, start, epochs);
     StepRowPacker packer(options, start, rows_per_step, num_drafters);
     std::vector<data::PackedRow> rows;
     for (;;) {
@@ -149,7 +149,7 @@ TEST_SUITE("train.row_stream") {
                                  const EpochSizes& sizes,
                                  data::Cursor start,
                                  int drafters) {
-            EpochSource source(ids, sizes, options.seed, options.window, start, 4);
+            EpochSource source(ids, sizes, {}, options.seed, options.window, start, 4);
             StepRowPacker packer(options, start, 3, drafters);
             std::vector<data::PackedRow> rows;
             for (;;) {
@@ -207,7 +207,7 @@ TEST_SUITE("train.row_stream") {
     }
 
     TEST_CASE("a run bounded by tokens never ends by itself") {
-        EpochSource source({1, 2, 3}, EpochSizes(3), 0, 7, {}, std::nullopt);
+        EpochSource source({1, 2, 3}, EpochSizes(3), {}, 0, 7, {}, std::nullopt);
         for (int i = 0; i < 100; ++i) {
             const data::SampleRef ref = source.next();
             CHECK_FALSE(ref.end);

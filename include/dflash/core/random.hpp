@@ -20,6 +20,7 @@ enum class Purpose : std::uint32_t {
     Weights = 3,      ///< initial weights; id = hash of the weight's name
     Holdout = 4,      ///< which samples are held out; id 0
     EvalAnchors = 5,  ///< anchors of a held-out sample; id = sample id
+    Mixture = 6,      ///< which samples of a weighted file an epoch has; id = index of the file
     Test = 1000,
 };
 

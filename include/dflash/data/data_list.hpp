@@ -3,13 +3,17 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace dflash::data {
 
 struct DataFile {
     std::string path;
-    double weight = 1;  ///< how often an epoch takes each of its rows
+    double weight;  ///< how often an epoch takes each of its rows
+
+    DataFile(std::string file_path, double file_weight = 1)
+        : path(std::move(file_path)), weight(file_weight) {}
 
     friend bool operator==(const DataFile&, const DataFile&) = default;
 };

@@ -3,49 +3,35 @@
 // they are needed.
 #pragma once
 
+#include <dflash/core/error.hpp>
 #include <dflash/data/chat_format.hpp>
 #include <dflash/data/data_history.hpp>
+#include <dflash/data/data_list.hpp>
+#include <dflash/data/data_report.hpp>
+#include <dflash/data/mixture.hpp>
 #include <dflash/data/row_file.hpp>
 #include <dflash/data/sample.hpp>
 #include <dflash/data/tokenizer.hpp>
 
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace dflash::data {
 
-/// Result of judging every line: counts by reason, first examples, lengths.
-struct DataReport {
-    std::vector<std::string> files;
-    std::string chat_format;
-    std::int64_t max_length = 0;  ///< tokens a sample was cut to
-    std::int64_t lines = 0;       ///< lines that are not blank
-    std::int64_t blank = 0;
-    std::int64_t usable = 0;
-    std::map<std::string, std::int64_t> refused;       ///< by kind
-    std::map<std::string, std::string> first_example;  ///< kind -> "path:line:column: message"
-    std::int64_t tokens = 0;                           ///< of usable samples, after cutting
-    std::int64_t trainable_tokens = 0;
-    std::int64_t longest = 0;         ///< tokens of the longest usable sample, before cutting
-    std::int64_t cut = 0;             ///< usable samples longer than max_length, cut at the end
-    std::int64_t cut_tokens = 0;      ///< what they lost
-    std::int64_t vanished_bytes = 0;  ///< bytes that the vocabulary has no token for
-    LeftOut left_out;                 ///< by the chat format, over all usable samples
-    std::int64_t anchors = 0;  ///< anchors an epoch will draw (at most max_anchors per sample)
-    std::int64_t without_anchor = 0;  ///< usable samples without two trained tokens side by side
-
-    std::int64_t num_refused() const;
-    std::string to_markdown() const;  ///< data-report.md
-};
-
 struct DatasetOptions {
     std::int64_t max_length = 4096;
     double max_bad_fraction = 0.01;
-    std::int64_t max_anchors = 512;  ///< for DataReport::anchors
+    std::int64_t max_anchors = 512;  ///< for the report: blocks of a sample and epoch ...
+    std::int64_t block_size = 16;    ///< ... and tokens of a block
     int num_threads = 2;
+    /// Whether open() throws for data that a run cannot use; otherwise problem() says so.
+    bool refuse_bad_data = true;
+    /// Rows judged and rows in all, ten times a second from one thread.
+    std::function<void(std::int64_t, std::int64_t)> on_progress{};
     /// enable_thinking, if set, holds for all rows; otherwise each row is rendered as the server
     /// did that made its last turn (ChatFormat::served_thinking).
     RenderOptions render{};
@@ -55,25 +41,31 @@ struct DatasetOptions {
 /// Immutable after opening; encode() may be called concurrently.
 class Dataset {
   public:
-    /// Maps the files, finds and judges all lines. Throws Error{Data}: empty file, a file that is
-    /// not JSON lines, no usable row, no supervised token, more than max_bad_fraction refused
-    /// (path, line, column of the first of each kind); Error{Config}: file not found, a tokenizer
-    /// without the tokens that begin and end a turn in this format.
+    /// Opens the files (see RowFile), and judges all rows. Throws what RowFile throws; Error{Data}:
+    /// no usable row, no supervised token, more than max_bad_fraction refused (path, line, column
+    /// of the first of each kind); Error{Config}: a tokenizer without the tokens that begin and end
+    /// a turn in this format.
     ///
-    /// Kinds of refused rows beside those of read_row: truncated (the last line, cut), prompt_only,
-    /// refused_by_format, nothing_trained (all answers have weight 0), cut_before_answer (no
-    /// trained token is left within max_length).
-    static Dataset open(const std::vector<std::string>& files,
+    /// Kinds of refused rows beside those of read_row: prompt_only, refused_by_format,
+    /// foreign_token, nothing_trained (all answers have weight 0), cut_before_answer (no trained
+    /// token is left within max_length).
+    static Dataset open(const std::vector<DataFile>& files,
                         std::shared_ptr<const Tokenizer> tokenizer,
                         std::shared_ptr<const ChatFormat> format,
                         DatasetOptions options);
     Dataset(Dataset&&) noexcept;
     ~Dataset();
 
+    /// How often an epoch takes the samples of each file.
+    Mixture mixture() const;
+
     /// Ids of usable samples, rising. An id is the line's number over all files (blank lines not
     /// counted).
     const std::vector<SampleId>& usable() const;
     const DataReport& report() const;
+
+    /// Why a run cannot use the data: what open() throws if it is to.
+    std::optional<Error> problem() const;
 
     /// Tokens and loss mask of a sample, cut to max_length; `ref` holds the id only. Reads the line
     /// again; Error{Data} if the file was changed since, so that the row is now refused.

@@ -80,8 +80,8 @@ class RowFile {
     /// Whether the places were kept from an earlier time.
     bool used_index() const;
 
-    /// Tells the system that the bytes before a row will not be read soon.
-    void forget_before(std::int64_t row) const;
+    /// Tells the system that the rows [begin, end) will not be read soon.
+    void forget(std::int64_t begin, std::int64_t end) const;
 
   private:
     struct State;

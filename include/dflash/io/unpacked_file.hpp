@@ -30,8 +30,8 @@ class UnpackedFile : NonCopyable {
 
     bool is_packed() const { return is_packed_; }
 
-    /// Tells the system that the first `size` bytes will not be read soon.
-    void forget(std::size_t size) const;
+    /// Tells the system that a part of the bytes will not be read soon.
+    void forget(std::size_t offset, std::size_t size) const;
 
   private:
     std::optional<MappedFile> mapped_;

@@ -6,6 +6,7 @@
 #include <dflash/data/chat_format.hpp>
 #include <dflash/data/data_history.hpp>
 #include <dflash/data/dataset.hpp>
+#include <dflash/data/mixture.hpp>
 #include <dflash/data/packer.hpp>
 #include <dflash/data/tokenizer.hpp>
 #include <dflash/gpu/device.hpp>
@@ -47,7 +48,9 @@ struct PreparedRun {
     std::vector<SampleId> train_ids;  ///< rising; an epoch has the first ones of them
     std::vector<SampleId>
         held_out_ids;  ///< of the rows that the run began with, whatever came since
-    EpochSizes epoch_sizes{1};
+    data::Mixture mixture;
+    EpochSizes epoch_ids{1};     ///< of how many of the train_ids an epoch is drawn
+    EpochSizes epoch_sizes{1};   ///< and how many samples it has
     EpochSizes sizes_before{1};  ///< without what this start adds
     std::optional<LoadedDraft> init;
     DraftChoice draft;
@@ -62,7 +65,8 @@ struct PreparedRun {
 
 /// Sizes of the epochs under a history of the data. `train_ids` rise.
 EpochSizes epoch_sizes_of(const std::vector<SampleId>& train_ids,
-                          std::span<const data::DataState> states);
+                          std::span<const data::DataState> states,
+                          const data::Mixture& mixture);
 
 /// Finds and judges. `saved`: of a run that is resumed; its data must be as they were, or have
 /// grown at their end if that is allowed. New rows enter at the next epoch. Throws Error with the

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <dflash/data/dataset.hpp>
+#include <dflash/data/mixture.hpp>
 #include <dflash/data/packer.hpp>
 #include <dflash/pipeline/stages.hpp>
 #include <dflash/train/epoch_sizes.hpp>
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace dflash::train {
@@ -18,10 +20,11 @@ namespace dflash::train {
 /// The samples of all epochs in order, from a cursor on.
 class EpochSource final : public pipeline::SampleSource {
   public:
-    /// An epoch's order is that of the first sizes.in_epoch() of `samples`, so samples behind them
-    /// do not change it. `num_epochs` empty: without end (a run bounded by tokens or hours).
+    /// An epoch is drawn of the first sizes.in_epoch() of `samples`, so samples behind them do not
+    /// change its order. `num_epochs` empty: without end (a run bounded by tokens or hours).
     EpochSource(std::vector<SampleId> samples,
                 EpochSizes sizes,
+                data::Mixture mixture,
                 std::uint64_t seed,
                 std::int64_t window,
                 data::Cursor start,
@@ -30,8 +33,12 @@ class EpochSource final : public pipeline::SampleSource {
     data::SampleRef next() override;
 
   private:
+    /// The samples that epoch_ is drawn of.
+    std::span<const SampleId> drawn_of() const;
+
     std::vector<SampleId> samples_;
     EpochSizes sizes_;
+    data::Mixture mixture_;
     std::uint64_t seed_;
     std::optional<std::int64_t> num_epochs_;
     std::int64_t epoch_;

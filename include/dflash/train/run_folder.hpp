@@ -26,7 +26,7 @@ struct RunStart {
 };
 
 /// Writes config.toml (resolved settings), environment.json (see environment_json) and
-/// data-report.md. What they said of earlier starts of the run is kept: environment.json holds them
+/// data-report.md and .json. What they said of earlier starts of the run is kept: environment.json holds them
 /// all, config.toml lists what changed when.
 void describe_run(const std::string& folder,
                   Settings& settings,

@@ -84,10 +84,13 @@ EncodedLine LineEncoder::encode_content(const Conversation& conversation) const 
     return result;
 }
 
-EncodedLine LineEncoder::encode_content(const FinishedText& /*row*/) const {
-    return refused("unsupported_row",
-                   "text holds finished text, which cannot be trained on yet; give messages, or "
-                   "prompt and response");
+EncodedLine LineEncoder::encode_content(const FinishedText& row) const {
+    Encoding encoding = tokenizer_->encode(row.text, /*with_ranges=*/true);
+    EncodedLine result;
+    result.trainable = loss_mask(encoding, spans_of_text(*format_, row.text));
+    result.tokens = std::move(encoding.ids);
+    result.vanished_bytes = encoding.vanished_bytes;
+    return result;
 }
 
 EncodedLine LineEncoder::encode_content(FinishedTokens& row) const {
@@ -99,14 +102,24 @@ EncodedLine LineEncoder::encode_content(FinishedTokens& row) const {
                                    largest,
                                    tokenizer_->num_ids() - 1));
     }
-    if (!row.loss_mask) {
-        return refused("unsupported_row",
-                       "input_ids stands without loss_mask, assistant_masks or labels");
-    }
     EncodedLine result;
+    result.trainable = row.loss_mask ? *std::move(row.loss_mask) : mask_of_tokens(row.ids);
     result.tokens = std::move(row.ids);
-    result.trainable = *std::move(row.loss_mask);
     return result;
+}
+
+// As if they were the text they stand for. Marks are whole characters, so that it does not matter
+// that a token of a part of a character is no text by itself.
+std::vector<std::uint8_t> LineEncoder::mask_of_tokens(const std::vector<TokenId>& ids) const {
+    std::string text;
+    Encoding encoding;
+    encoding.ids = ids;
+    for (const TokenId& id : ids) {
+        const auto begin = static_cast<std::int64_t>(text.size());
+        text += tokenizer_->decode({&id, 1});
+        encoding.ranges.push_back({.begin = begin, .end = static_cast<std::int64_t>(text.size())});
+    }
+    return loss_mask(encoding, spans_of_text(*format_, text));
 }
 
 void LineEncoder::cut(EncodedLine& row) const {

@@ -40,6 +40,7 @@ class LineEncoder {
     EncodedLine encode_content(const Conversation& conversation) const;
     EncodedLine encode_content(const FinishedText& row) const;
     EncodedLine encode_content(FinishedTokens& row) const;
+    std::vector<std::uint8_t> mask_of_tokens(const std::vector<TokenId>& ids) const;
     void cut(EncodedLine& row) const;
 
     std::shared_ptr<const Tokenizer> tokenizer_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dflash/core/error.hpp>
+#include <dflash/data/absent_format.hpp>
 #include <dflash/data/data_list.hpp>
 #include <dflash/kernels/kernel_cache.hpp>
 #include <dflash/target/target_model.hpp>
@@ -36,10 +37,22 @@ RunText open_text(const Settings& settings) {
     text.tokenizer = std::make_shared<const data::Tokenizer>(data::Tokenizer::from_file(
         (std::filesystem::path(text.location.folder) / "tokenizer.json").string()));
     check_tokenizer_fits(text);
-    data::DetectedFormat format = data::choose_chat_format(
-        settings.data.chat_format, settings.data.generic, text.location.folder, *text.tokenizer);
-    text.format = std::move(format.format);
-    text.format_origin = std::move(format.origin);
+    try {
+        data::DetectedFormat format = data::choose_chat_format(settings.data.chat_format,
+                                                               settings.data.generic,
+                                                               text.location.folder,
+                                                               *text.tokenizer);
+        text.format = std::move(format.format);
+        text.format_origin = std::move(format.origin);
+    } catch (const Error& error) {
+        // Rows of finished tokens need no format; any other row ends the run with this error. A
+        // name that was asked for is wrong in any case.
+        if (error.kind() != ErrorKind::Config || settings.data.chat_format) {
+            throw;
+        }
+        text.format = data::make_absent_format(error);
+        text.format_origin = "not known";
+    }
     return text;
 }
 

@@ -3,6 +3,7 @@
 #include "temporary_files.hpp"
 
 #include <dflash/core/error.hpp>
+#include <dflash/data/absent_format.hpp>
 #include <dflash/data/anchors.hpp>
 #include <dflash/data/dataset.hpp>
 
@@ -176,6 +177,61 @@ TEST_SUITE("data.dataset") {
         CHECK(report.refused.at("refused_by_format").message.find("tool calls") !=
               std::string::npos);
         CHECK(report.num_refused() == 8);
+    }
+
+    TEST_CASE("dataset: finished text and tokens without a mask are trained behind the headers") {
+        // Pain: of several lines of finished text only the first one was kept.
+        const TemporaryFiles files;
+        const std::string chat =
+            "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyo yo<|im_end|>\n";
+        std::string text;
+        for (int i = 0; i < 3; ++i) {
+            text +=
+                io::Json::object({{"id", io::Json::integer(i)}, {"text", io::Json::string(chat)}})
+                    .dump() +
+                "\n";
+        }
+        text += R"({"text": "Plain text, all of it."})"
+                "\n";
+        std::vector<io::Json> ids;
+        for (const TokenId id : tokenizer()->encode(chat).ids) {
+            ids.push_back(io::Json::integer(id));
+        }
+        text += io::Json::object({{"input_ids", io::Json::array(std::move(ids))}}).dump() + "\n";
+        const Dataset dataset = open({files.write("a.jsonl", text)});
+        REQUIRE(dataset.usable().size() == 5);
+        for (const SampleId id : {0, 1, 2, 4}) {
+            CAPTURE(id);
+            const Sample sample = dataset.encode(id);
+            CHECK(tokenizer()->decode(sample.tokens) == chat);
+            CHECK(trained_text(sample) == "yo yo<|im_end|>");
+        }
+        CHECK(trained_text(dataset.encode(3)) == "Plain text, all of it.");
+        CHECK(dataset.report().shapes.at("text").usable == 4);
+        CHECK(dataset.report().shapes.at("input_ids").usable == 1);
+    }
+
+    TEST_CASE("dataset: tokens with a mask need no chat format, all other rows do") {
+        // Pain: rows that were tokenised already demanded a chat template.
+        const TemporaryFiles files;
+        const std::string tokens = R"({"input_ids": [1, 2, 3, 4], "loss_mask": [0, 1, 1, 1]})"
+                                   "\n";
+        const std::shared_ptr<const ChatFormat> absent = make_absent_format(
+            {ErrorKind::Config,
+             {.what = "no such template", .where = {}, .cause = {}, .hint = {}}});
+        const Dataset dataset =
+            Dataset::open({files.write("a.jsonl", tokens)}, tokenizer(), absent, {});
+        CHECK(dataset.usable().size() == 1);
+        CHECK(dataset.encode(0).trainable == std::vector<std::uint8_t>{0, 1, 1, 1});
+        for (const std::string& other : {pair_line("a", "b"),
+                                         std::string("{\"text\": \"a b c\"}\n"),
+                                         std::string("{\"input_ids\": [1, 2]}\n")}) {
+            CAPTURE(other);
+            CHECK_THROWS_WITH_AS(
+                Dataset::open({files.write("b.jsonl", tokens + other)}, tokenizer(), absent, {}),
+                "no such template.",
+                Error);
+        }
     }
 
     TEST_CASE("dataset: too many refused rows end the run before it begins") {

@@ -278,6 +278,10 @@ std::int64_t DataReport::num_refused() const {
     return sum;
 }
 
+std::int64_t DataReport::num_bad() const {
+    return num_refused() - num_refused("too_few_trained");
+}
+
 std::int64_t DataReport::num_refused(const std::string& kind) const {
     const auto found = refused.find(kind);
     return found == refused.end() ? 0 : found->second.rows;

@@ -57,7 +57,7 @@ class Warnings {
 };
 
 void Warnings::about_refused() {
-    const std::int64_t refused = report_.num_refused();
+    const std::int64_t refused = report_.num_bad();
     if (const std::int64_t prompts = report_.num_refused("prompt_only"); prompts > 0) {
         add("no_response",
             share_of_rows(prompts) +

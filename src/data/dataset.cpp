@@ -66,12 +66,13 @@ std::optional<Error> problem_of(const DataReport& report) {
                 ? "Raise data.max_length if the rows are long, and give answers a weight of 1"
                 : "A row is one JSON object a line, with messages or with prompt and response");
     }
-    const double fraction = static_cast<double>(num_refused) / static_cast<double>(report.lines);
+    const std::int64_t num_bad = report.num_bad();
+    const double fraction = static_cast<double>(num_bad) / static_cast<double>(report.lines);
     if (fraction > report.max_bad_fraction) {
         return bad_rows(report,
                         fmt::format("{} of {} rows refused ({:.2f} %), expected at most {:.2f} % "
                                     "(data.max_bad_fraction = {}): {}",
-                                    format_count(num_refused),
+                                    format_count(num_bad),
                                     format_count(report.lines),
                                     100 * fraction,
                                     100 * report.max_bad_fraction,

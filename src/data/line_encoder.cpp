@@ -11,8 +11,8 @@ namespace dflash::data {
 
 namespace {
 
-bool has_trained_token(const std::vector<std::uint8_t>& mask) {
-    return std::find(mask.begin(), mask.end(), 1) != mask.end();
+std::int64_t count_trained(const std::vector<std::uint8_t>& mask) {
+    return std::count(mask.begin(), mask.end(), 1);
 }
 
 EncodedLine refused(std::string kind, std::string message) {
@@ -31,7 +31,8 @@ LineEncoder::LineEncoder(std::shared_ptr<const Tokenizer> tokenizer,
     : tokenizer_(std::move(tokenizer)),
       format_(std::move(format)),
       render_(options.render),
-      max_length_(narrow<std::size_t>(options.max_length)) {}
+      max_length_(narrow<std::size_t>(options.max_length)),
+      min_trained_tokens_(options.min_trained_tokens) {}
 
 EncodedLine LineEncoder::encode(std::string_view text, bool ends_file) const {
     RowResult row = read_row(text, ends_file);
@@ -42,11 +43,19 @@ EncodedLine LineEncoder::encode(std::string_view text, bool ends_file) const {
     }
     EncodedLine result =
         std::visit([&](auto& content) { return encode_content(content); }, row.row->content);
-    if (!result.fault && !has_trained_token(result.trainable)) {
+    if (!result.fault && count_trained(result.trainable) == 0) {
         result = refused("nothing_trained", "no token of the row is to be trained");
     }
     if (!result.fault) {
         cut(result);
+    }
+    if (const std::int64_t trained = count_trained(result.trainable);
+        !result.fault && trained < min_trained_tokens_) {
+        result = refused("too_few_trained",
+                         fmt::format("{} tokens of the row are trained, fewer than "
+                                     "data.min_trained_tokens = {}",
+                                     trained,
+                                     min_trained_tokens_));
     }
     result.shape = std::move(row.row->shape);
     result.ignored = std::move(row.row->ignored);
@@ -132,7 +141,7 @@ void LineEncoder::cut(EncodedLine& row) const {
         row.trainable.begin() + static_cast<std::ptrdiff_t>(max_length_), row.trainable.end(), 1);
     row.tokens.resize(max_length_);
     row.trainable.resize(max_length_);
-    if (!has_trained_token(row.trainable)) {
+    if (count_trained(row.trainable) == 0) {
         const std::int64_t lost = row.cut_trainable;
         row = refused("cut_before_answer",
                       fmt::format("the row has {} tokens, and no answer begins within the first {} "

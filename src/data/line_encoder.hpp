@@ -47,6 +47,7 @@ class LineEncoder {
     std::shared_ptr<const ChatFormat> format_;
     RenderOptions render_;
     std::size_t max_length_;
+    std::int64_t min_trained_tokens_;
 };
 
 }  // namespace dflash::data

@@ -64,6 +64,7 @@ data::DatasetOptions dataset_options(const Settings& settings) {
     data::DatasetOptions options;
     options.max_length = settings.data.max_length;
     options.max_bad_fraction = settings.data.max_bad_fraction;
+    options.min_trained_tokens = settings.data.min_trained_tokens;
     options.max_anchors = settings.draft.anchors;
     options.render = settings.data.render;
     options.block_size = settings.draft.block_size.value_or(options.block_size);

@@ -181,6 +181,10 @@ void DataSettings::declare(SettingList& list) {
              max_bad_fraction,
              "largest share of unusable rows",
              {.at_least = 0, .at_most = 1});
+    list.add("data.min_trained_tokens",
+             min_trained_tokens,
+             "rows with fewer trained tokens are left out, and do not count as unusable",
+             {.at_least = 1, .at_most = kMostTokens, .unit = "tokens"});
     list.add("data.chat_format",
              chat_format,
              "chat format of the target; by rule recognised from its template");

@@ -8,7 +8,9 @@
 #include <dflash/data/dataset.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <doctest/doctest.h>
+#include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
 #include <numeric>
@@ -335,6 +337,78 @@ TEST_SUITE("data.dataset") {
         CHECK(report.num_refused("cut_before_answer") == 1);
         CHECK(report.refused.at("cut_before_answer").message.find("data.max_length") !=
               std::string::npos);
+    }
+
+    TEST_CASE("dataset: a turn that runs past max_length keeps tokens and mask of one length") {
+        // Pain: a row of 10,000 tokens at a length of 512 left both with different lengths.
+        const TemporaryFiles files;
+        const std::string path = files.write("a.jsonl", short_line("q", std::string(10'000, 'x')));
+        const Dataset dataset = open({path}, {.max_length = 512});
+        const Sample sample = dataset.encode(0);
+        CHECK(sample.tokens.size() == 512);
+        CHECK(sample.trainable.size() == 512);
+        CHECK(sample.trainable.back() == 1);
+        CHECK(dataset.report().cut_trainable > 9'400);
+    }
+
+    TEST_CASE("dataset: another length finds other rows, also where places of rows are kept") {
+        // Pain: a cache whose key missed the length gave the rows of 2048 tokens at 4096.
+        const TemporaryFiles files;
+        const std::string path = files.write(
+            "a.jsonl", short_line("q", std::string(3'000, 'x')) + short_line("q", "ab"));
+        std::filesystem::last_write_time(
+            path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+        DatasetOptions options;
+        options.files = {.cache_folder = files.folder() + "/index", .index_from_bytes = 0};
+        for (const std::int64_t max_length : {2048, 4096, 2048}) {
+            options.max_length = max_length;
+            const Dataset dataset = open({path}, options);
+            CHECK(dataset.lengths().at(0) == std::min<std::int64_t>(max_length, 3'033));
+            CHECK(dataset.encode(0).tokens.size() ==
+                  static_cast<std::size_t>(dataset.lengths().at(0)));
+        }
+    }
+
+    TEST_CASE("dataset: rows with too few trained tokens are left out if that is asked for") {
+        const TemporaryFiles files;
+        const std::string path = files.write(
+            "a.jsonl",
+            short_line("q", "yes") + short_line("q", std::string(40, 'x')) + short_line("q", "no"));
+        CHECK(open({path}).usable().size() == 3);
+        const Dataset dataset = open({path}, {.max_bad_fraction = 0, .min_trained_tokens = 10});
+        CHECK(dataset.usable() == std::vector<SampleId>{1});
+        CHECK(dataset.report().num_refused("too_few_trained") == 2);
+        CHECK(dataset.report().num_bad() == 0);
+        CHECK(dataset.report().refused.at("too_few_trained").places ==
+              std::vector<std::string>{path + ":1", path + ":3"});
+    }
+
+    TEST_CASE("dataset: long rows are judged by many threads without one waiting for another") {
+        // Pain: tokenizers' threads deadlocked on rows of more than 32,000 tokens.
+        const TemporaryFiles files;
+        std::string text;
+        for (int i = 0; i < 40; ++i) {
+            text += short_line("q", std::string(40'000, static_cast<char>('a' + i % 26)));
+        }
+        DatasetOptions options{.max_length = 100'000};
+        options.num_threads = 8;
+        const Dataset dataset = open({files.write("a.jsonl", text)}, options);
+        CHECK(dataset.usable().size() == 40);
+        CHECK(dataset.report().longest > 40'000);
+    }
+
+    TEST_CASE("dataset: a conversation that the format refuses costs that row only") {
+        // Pain: a template that raised an error for one row ended the whole run.
+        const TemporaryFiles files;
+        const std::string path = files.write(
+            "a.jsonl",
+            short_line("q", "an answer") +
+                R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {}}]}]})"
+                "\n" +
+                short_line("q", "another answer"));
+        const Dataset dataset = open({path}, {.max_bad_fraction = 0.5});
+        CHECK(dataset.usable() == std::vector<SampleId>{0, 2});
+        CHECK(dataset.report().num_refused("refused_by_format") == 1);
     }
 
     TEST_CASE("dataset: anchors are counted as they will be drawn") {

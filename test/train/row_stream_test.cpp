@@ -206,6 +206,53 @@ TEST_SUITE("train.row_stream") {
         }
     }
 
+    TEST_CASE("files with weights are mixed in every window, and epochs have their own draws") {
+        // Files of 600 and 400 rows, of which an epoch takes 60 % and all twice.
+        std::vector<SampleId> ids(1000);
+        std::iota(ids.begin(), ids.end(), 0);
+        const data::Mixture mixture({0, 600}, {0.6, 2});
+        EpochSource source(ids, EpochSizes(1000), mixture, 3, 100, {}, 2);
+        std::vector<std::map<SampleId, int>> uses(2);
+        std::vector<int> of_first_file(24);  // by windows of 100
+        for (data::SampleRef ref = source.next(); !ref.end; ref = source.next()) {
+            const auto epoch = static_cast<std::size_t>(ref.epoch);
+            ++uses[epoch][ref.id];
+            of_first_file[epoch * 12 + static_cast<std::size_t>(ref.place / 100)] +=
+                ref.id < 600 ? 1 : 0;
+            CHECK(ref.last_of_epoch == (ref.place == 360 + 800 - 1));
+        }
+        for (std::size_t epoch = 0; epoch < 2; ++epoch) {
+            int first = 0;
+            for (const auto& [id, count] : uses[epoch]) {
+                CHECK(count == (id < 600 ? 1 : 2));
+                first += id < 600 ? 1 : 0;
+            }
+            CHECK(first == 360);
+            CHECK(uses[epoch].size() == 360 + 400);
+            // 31 of 100 on average; the last window has 60 places.
+            for (std::size_t window = 0; window < 11; ++window) {
+                CHECK(of_first_file[epoch * 12 + window] > 10);
+                CHECK(of_first_file[epoch * 12 + window] < 55);
+            }
+        }
+        CHECK(uses[0] != uses[1]);
+
+        // Resumed in the second epoch it goes on with the same samples.
+        EpochSource whole(ids, EpochSizes(1000), mixture, 3, 100, {}, 2);
+        EpochSource resumed(
+            ids, EpochSizes(1000), mixture, 3, 100, data::Cursor{.epoch = 1, .window = 4}, 2);
+        data::SampleRef ref = whole.next();
+        while (ref.epoch < 1 || ref.place < 400) {
+            ref = whole.next();
+        }
+        for (; !ref.end; ref = whole.next()) {
+            const data::SampleRef again = resumed.next();
+            CHECK(again.id == ref.id);
+            CHECK(again.place == ref.place);
+        }
+        CHECK(resumed.next().end);
+    }
+
     TEST_CASE("a run bounded by tokens never ends by itself") {
         EpochSource source({1, 2, 3}, EpochSizes(3), {}, 0, 7, {}, std::nullopt);
         for (int i = 0; i < 100; ++i) {

@@ -91,6 +91,9 @@ struct DataReport {
 
     std::int64_t num_refused() const;
 
+    /// Those that count towards data.max_bad_fraction: not what a setting asked to leave out.
+    std::int64_t num_bad() const;
+
     std::int64_t num_refused(const std::string& kind) const;
 
     /// Share of the trained tokens that cutting lost, those of dropped rows included.

@@ -25,8 +25,9 @@ namespace dflash::data {
 struct DatasetOptions {
     std::int64_t max_length = 4096;
     double max_bad_fraction = 0.01;
-    std::int64_t max_anchors = 512;  ///< for the report: blocks of a sample and epoch ...
-    std::int64_t block_size = 16;    ///< ... and tokens of a block
+    std::int64_t min_trained_tokens = 1;  ///< rows with fewer, after cutting, are left out
+    std::int64_t max_anchors = 512;       ///< for the report: blocks of a sample and epoch ...
+    std::int64_t block_size = 16;         ///< ... and tokens of a block
     int num_threads = 2;
     /// Whether open() throws for data that a run cannot use; otherwise problem() says so.
     bool refuse_bad_data = true;
@@ -48,7 +49,7 @@ class Dataset {
     ///
     /// Kinds of refused rows beside those of read_row: prompt_only, refused_by_format,
     /// foreign_token, nothing_trained (all answers have weight 0), cut_before_answer (no trained
-    /// token is left within max_length).
+    /// token is left within max_length), too_few_trained (as was asked for: not a bad row).
     static Dataset open(const std::vector<DataFile>& files,
                         std::shared_ptr<const Tokenizer> tokenizer,
                         std::shared_ptr<const ChatFormat> format,

@@ -69,6 +69,7 @@ struct DataSettings {
     std::int64_t max_length = 4096;
     std::int64_t window = 2048;
     double max_bad_fraction = 0.01;
+    std::int64_t min_trained_tokens = 1;
     std::optional<std::string> chat_format;
     data::RenderOptions render;
     data::GenericMarks generic;

@@ -26,8 +26,8 @@ struct RunStart {
 };
 
 /// Writes config.toml (resolved settings), environment.json (see environment_json) and
-/// data-report.md and .json. What they said of earlier starts of the run is kept: environment.json holds them
-/// all, config.toml lists what changed when.
+/// data-report.md and .json. What they said of earlier starts of the run is kept: environment.json
+/// holds them all, config.toml lists what changed when.
 void describe_run(const std::string& folder,
                   Settings& settings,
                   const PreparedRun& run,

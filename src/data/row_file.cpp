@@ -128,7 +128,7 @@ RowIndex RowFile::State::find_rows(const RowFileOptions& options) {
     const bool is_kept = stamp && !options.cache_folder.empty() && !file.is_packed() &&
                          stamp->bytes >= options.index_from_bytes;
     if (!is_kept) {
-        return RowIndex::build(file.text(), path);
+        return RowIndex::build(file, path);
     }
     const std::string index_path = index_path_of(path, options.cache_folder);
     if (std::optional<RowIndex> kept = RowIndex::load(index_path, *stamp);
@@ -136,7 +136,7 @@ RowIndex RowFile::State::find_rows(const RowFileOptions& options) {
         used_index = true;
         return *std::move(kept);
     }
-    RowIndex built = RowIndex::build(file.text(), path);
+    RowIndex built = RowIndex::build(file, path);
     if (is_settled(*stamp) && stamp_of(path) == stamp) {
         try {
             built.save(index_path, *stamp);

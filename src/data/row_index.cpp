@@ -48,6 +48,41 @@ std::uint64_t hash_of(std::span<const std::int64_t> offsets, std::span<const std
     return stable_hash(reinterpret_cast<const char*>(parts.data()), sizeof(parts));
 }
 
+// Gives the pages of a file back behind whoever reads it from front to back.
+class ReadPages {
+  public:
+    explicit ReadPages(const io::UnpackedFile& file) : file_(file) {}
+
+    void read_to(std::size_t at) {
+        constexpr std::size_t kPiece = std::size_t{32} << 20;
+        if (at >= given_back_ + kPiece) {
+            file_.forget(given_back_, at - given_back_);
+            given_back_ = at;
+        }
+    }
+
+  private:
+    const io::UnpackedFile& file_;
+    std::size_t given_back_ = 0;
+};
+
+// stable_hash of the whole file, piece by piece: 64-bit FNV-1a.
+std::uint64_t hash_of(const io::UnpackedFile& file) {
+    constexpr std::uint64_t kOffset = 0xcbf29ce484222325;
+    constexpr std::uint64_t kPrime = 0x100000001b3;
+    ReadPages pages(file);
+    std::uint64_t hash = kOffset;
+    const std::string_view bytes = file.text();
+    for (std::size_t begin = 0; begin < bytes.size(); begin += 1 << 20) {
+        for (const char c : bytes.substr(begin, 1 << 20)) {
+            hash = (hash ^ static_cast<unsigned char>(c)) * kPrime;
+        }
+        note_progress();
+        pages.read_to(begin);
+    }
+    return hash;
+}
+
 // A list on a line is the messages of one row, or, if it is all there is in the file, a list of
 // rows. Only rows have neither role nor type.
 bool is_list_of_rows(std::string_view list) {
@@ -108,10 +143,12 @@ RowLayout layout_of(std::string_view bytes, std::size_t first) {
 }
 
 // Items of an array or values one after another, from `at` on. What was cut is the last row.
-std::vector<std::int64_t> find_values(std::string_view bytes,
+std::vector<std::int64_t> find_values(const io::UnpackedFile& file,
                                       std::size_t at,
                                       RowLayout layout,
                                       const std::string& path) {
+    const std::string_view bytes = file.text();
+    ReadPages pages(file);
     const bool is_array = layout == RowLayout::Array;
     std::vector<std::int64_t> offsets;
     at = skip_json_blanks(bytes, is_array ? at + 1 : at);
@@ -120,6 +157,7 @@ std::vector<std::int64_t> find_values(std::string_view bytes,
     }
     while (at < bytes.size()) {
         note_progress();
+        pages.read_to(at);
         offsets.push_back(static_cast<std::int64_t>(at));
         const ValueEnd end = find_value_end(bytes, at);
         if (end.kind == ValueEnd::Kind::Cut) {
@@ -152,7 +190,9 @@ struct Lines {
     std::vector<std::int64_t> blanks;
 };
 
-Lines find_lines(std::string_view bytes) {
+Lines find_lines(const io::UnpackedFile& file) {
+    const std::string_view bytes = file.text();
+    ReadPages pages(file);
     Lines lines;
     for (std::size_t at = 0; at < bytes.size();) {
         const std::size_t end = std::min(bytes.find('\n', at), bytes.size());
@@ -162,6 +202,7 @@ Lines find_lines(std::string_view bytes) {
             lines.offsets.push_back(static_cast<std::int64_t>(at));
         }
         note_progress();
+        pages.read_to(at);
         at = end + 1;
     }
     return lines;
@@ -169,21 +210,21 @@ Lines find_lines(std::string_view bytes) {
 
 }  // namespace
 
-RowIndex RowIndex::build(std::string_view bytes, const std::string& path) {
+RowIndex RowIndex::build(const io::UnpackedFile& file, const std::string& path) {
+    const std::string_view bytes = file.text();
     RowIndex index;
-    index.content_ = {.bytes = static_cast<std::int64_t>(bytes.size()),
-                      .hash = stable_hash(bytes.data(), bytes.size())};
+    index.content_ = {.bytes = static_cast<std::int64_t>(bytes.size()), .hash = hash_of(file)};
     std::size_t first = bytes.starts_with("\xEF\xBB\xBF") ? 3 : 0;
     first = skip_json_blanks(bytes, first);
     index.layout_ = layout_of(bytes, first);
     std::size_t num_rows = 0;
     if (index.layout_ == RowLayout::Lines) {
-        Lines lines = find_lines(bytes);
+        Lines lines = find_lines(file);
         num_rows = lines.offsets.size();
         index.numbers_ = std::move(lines.offsets);
         index.numbers_.insert(index.numbers_.end(), lines.blanks.begin(), lines.blanks.end());
     } else {
-        index.numbers_ = find_values(bytes, first, index.layout_, path);
+        index.numbers_ = find_values(file, first, index.layout_, path);
         num_rows = index.numbers_.size();
     }
     index.numbers_.shrink_to_fit();

@@ -4,6 +4,7 @@
 
 #include <dflash/data/row_file.hpp>
 #include <dflash/io/mapped_file.hpp>
+#include <dflash/io/unpacked_file.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -25,8 +26,9 @@ struct FileStamp {
 /// Immutable; the places lie in memory or in a mapped index file.
 class RowIndex {
   public:
-    /// Finds the rows of a file. Throws Error{Data} for an array that is damaged.
-    static RowIndex build(std::string_view bytes, const std::string& path);
+    /// Finds the rows of a file. Throws Error{Data} for an array that is damaged. Pages that were
+    /// read are given back, so that a large file does not fill the memory.
+    static RowIndex build(const io::UnpackedFile& file, const std::string& path);
 
     /// What was kept of the file; nothing if there is none, or it is of another stamp or damaged.
     static std::optional<RowIndex> load(const std::string& index_path, const FileStamp& stamp);

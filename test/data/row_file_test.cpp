@@ -229,6 +229,17 @@ TEST_SUITE("data.row_file") {
         }
     }
 
+    TEST_CASE("row file: the content is known by the hash that earlier versions wrote") {
+        std::string text;
+        while (text.size() < 3'000'000) {
+            text += many_lines(1000);
+        }
+        const TemporaryFiles files;
+        const RowFile file(files.write("rows.jsonl", text));
+        CHECK(file.content().bytes == std::ssize(text));
+        CHECK(file.content().hash == stable_hash(text.data(), text.size()));
+    }
+
     TEST_CASE("row file: a line of 50 MB is a row like any other") {
         // As make_big_row.py of the reference data writes it.
         std::string message;

@@ -13,6 +13,9 @@
 #include <cctype>
 #include <cstdint>
 #include <fmt/format.h>
+#include <functional>
+#include <utf8proc.h>
+#include <utility>
 #include <vector>
 
 namespace dflash::data {
@@ -61,8 +64,28 @@ std::string no_white_space_text() {
     return ranges_text(gaps);
 }
 
+// A byte that ASCII text does not have, for classes that would otherwise be empty.
+constexpr std::string_view kNeverInAscii = "\\x{80}";
+
+// The ASCII characters of a set, as members of a character class.
+std::string ascii_members(const std::function<bool(char32_t)>& is_member) {
+    std::string text(kNeverInAscii);
+    for (char32_t c = 0; c < 0x80; ++c) {
+        if (is_member(c)) {
+            text += fmt::format("\\x{{{:X}}}", static_cast<std::uint32_t>(c));
+        }
+    }
+    return text;
+}
+
 // Contents of a character class that holds a general category.
-std::string category_text(std::string_view category) {
+std::string category_text(std::string_view category, bool ascii) {
+    if (ascii) {
+        return ascii_members([category](char32_t c) {
+            return std::string_view(utf8proc_category_string(static_cast<utf8proc_int32_t>(c)))
+                .starts_with(category);
+        });
+    }
     std::string text = fmt::format("\\p{{{}}}", category);
     for (const CategoryAdditions& additions : category_additions()) {
         if (additions.category.starts_with(category)) {
@@ -75,8 +98,11 @@ std::string category_text(std::string_view category) {
 // Goes through the pattern once; each function takes what it understands and refuses the rest.
 class Translator {
   public:
-    Translator(std::string_view pattern, const std::string& where)
-        : pattern_(pattern), where_(where) {}
+    Translator(std::string_view pattern, const std::string& where, bool ascii)
+        : pattern_(pattern), where_(where), ascii_(ascii) {}
+
+    // Whether it looks behind or names a character outside ASCII.
+    bool needs_more_than_ascii() const { return needs_more_than_ascii_; }
 
     std::string run() {
         while (at_ < pattern_.size()) {
@@ -169,6 +195,7 @@ class Translator {
             refuse("broken UTF-8");
         }
         note_literal(found.code_point);
+        needs_more_than_ascii_ = needs_more_than_ascii_ || found.code_point >= 0x80;
         copy(found.length);
     }
 
@@ -195,6 +222,7 @@ class Translator {
         for (const std::string_view opening : kOpenings) {
             if (pattern_.substr(at_).starts_with(opening)) {
                 caseless_groups_.push_back(opening == "(?i:" || caseless());
+                needs_more_than_ascii_ = needs_more_than_ascii_ || opening.starts_with("(?<");
                 copy(opening.size());
                 return;
             }
@@ -304,7 +332,9 @@ class Translator {
             refuse("an escape other than \\uHHHH and \\x{H..}");
         }
         const std::string hex(pattern_.substr(begin, digits));
-        note_literal(static_cast<char32_t>(std::stoul(hex, nullptr, 16)));
+        const auto value = static_cast<char32_t>(std::stoul(hex, nullptr, 16));
+        note_literal(value);
+        needs_more_than_ascii_ = needs_more_than_ascii_ || value >= 0x80;
         out_ += fmt::format("\\x{{{}}}", hex);
         at_ = end + (braces ? 1 : 0);
     }
@@ -312,8 +342,12 @@ class Translator {
     // \s \S \d \p{..} \P{..}
     void escaped_class(char c, bool in_class) {
         if (c == 's' || c == 'S') {
-            const std::string members =
-                c == 's' ? ranges_text(white_space()) : no_white_space_text();
+            const auto is_member = [c](char32_t code_point) {
+                return is_white_space(code_point) == (c == 's');
+            };
+            const std::string members = ascii_     ? ascii_members(is_member)
+                                        : c == 's' ? ranges_text(white_space())
+                                                   : no_white_space_text();
             out_ += in_class ? members : fmt::format("[{}]", members);
             at_ += 2;
             return;
@@ -322,7 +356,8 @@ class Translator {
             refuse(fmt::format("\\{} in a caseless group", c));
         }
         if (c == 'd') {
-            out_ += in_class ? category_text("Nd") : fmt::format("[{}]", category_text("Nd"));
+            const std::string members = category_text("Nd", ascii_);
+            out_ += in_class ? members : fmt::format("[{}]", members);
             at_ += 2;
             return;
         }
@@ -338,7 +373,7 @@ class Translator {
                             "supported)",
                             quote(name)));
         }
-        const std::string members = category_text(name);
+        const std::string members = category_text(name, ascii_);
         if (c == 'P' && in_class) {
             refuse("\\P{..} inside a class");
         }
@@ -352,6 +387,8 @@ class Translator {
 
     std::string_view pattern_;
     const std::string& where_;
+    bool ascii_;
+    bool needs_more_than_ascii_ = false;
     std::size_t at_ = 0;
     std::string out_;
     std::vector<bool> caseless_groups_;  // for each open group
@@ -361,7 +398,13 @@ class Translator {
 }  // namespace
 
 std::string translate_pattern(std::string_view pattern, const std::string& where) {
-    return Translator(pattern, where).run();
+    return Translator(pattern, where, /*ascii=*/false).run();
+}
+
+std::optional<std::string> translate_for_ascii(std::string_view pattern, const std::string& where) {
+    Translator translator(pattern, where, /*ascii=*/true);
+    std::string translated = translator.run();
+    return translator.needs_more_than_ascii() ? std::nullopt : std::optional(std::move(translated));
 }
 
 }  // namespace dflash::data

@@ -87,7 +87,7 @@ struct SplitPattern::Code {
                          .hint = ""});
         }
         // Without executable memory PCRE2 interprets the pattern: the same pieces, more slowly.
-        has_jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
+        has_jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
         if (!has_jit) {
             log_warning("{}: no JIT for the split pattern; tokenising will be slower", where);
         }
@@ -99,9 +99,15 @@ struct SplitPattern::Code {
     ~Code() { pcre2_code_free(code); }
 };
 
-SplitPattern::SplitPattern(std::string_view pattern, const std::string& where)
+SplitPattern::SplitPattern(std::string_view pattern, const std::string& where, bool ascii_code)
     : SplitPattern(std::make_unique<const Code>(
-          translate_pattern(pattern, where), std::uint32_t{PCRE2_UTF | PCRE2_UCP}, where)) {}
+          translate_pattern(pattern, where), std::uint32_t{PCRE2_UTF | PCRE2_UCP}, where)) {
+    const auto for_ascii =
+        ascii_code ? translate_for_ascii(pattern, where) : std::optional<std::string>();
+    if (for_ascii) {
+        ascii_code_ = std::make_unique<const Code>(*for_ascii, std::uint32_t{0}, where);
+    }
+}
 
 SplitPattern SplitPattern::from_literal(std::string_view text, const std::string& where) {
     return SplitPattern(
@@ -114,6 +120,38 @@ SplitPattern::SplitPattern(SplitPattern&&) noexcept = default;
 SplitPattern& SplitPattern::operator=(SplitPattern&&) noexcept = default;
 SplitPattern::~SplitPattern() = default;
 
+// In a run of ASCII its own code is tried first. A hard partial match says that the code looked at
+// what lies behind the run, where a character outside ASCII may be a letter or white space: then
+// the whole text is looked at, by the code for all characters.
+int SplitPattern::match(std::string_view text,
+                        std::size_t start,
+                        std::size_t ascii_end,
+                        const MatchSpace& space) const {
+    const MatchSpace::Blocks& blocks = *space.blocks_;
+    const auto run = [&](const Code& code, std::size_t size, std::uint32_t options) {
+        // The caller has checked the text. PCRE2 would check all that follows at every match.
+        return code.has_jit
+                   ? pcre2_jit_match(
+                         code.code, units(text), size, start, options, blocks.data, blocks.context)
+                   : pcre2_match(code.code,
+                                 units(text),
+                                 size,
+                                 start,
+                                 options | PCRE2_NO_UTF_CHECK,
+                                 blocks.data,
+                                 blocks.context);
+    };
+    if (ascii_code_ && ascii_end > start) {
+        const bool is_end = ascii_end == text.size();
+        const int found = run(*ascii_code_, ascii_end, is_end ? 0 : PCRE2_PARTIAL_HARD);
+        // Without a match the rest of the run was looked at, to its end.
+        if (found >= 0 || is_end) {
+            return found;
+        }
+    }
+    return run(*code_, text.size(), 0);
+}
+
 void SplitPattern::split(std::string_view text,
                          MatchSpace& space,
                          std::vector<std::string_view>& pieces) const {
@@ -121,19 +159,12 @@ void SplitPattern::split(std::string_view text,
     const PCRE2_SIZE* const ends = pcre2_get_ovector_pointer(blocks.data);
     std::size_t emitted = 0;  // bytes of the text that are in pieces
     std::size_t start = 0;
+    std::size_t ascii_end = 0;  // of the run of ASCII that `start` lies in; none: at most `start`
     while (start < text.size()) {
-        // The caller has checked the text. PCRE2 would check all that follows at every match.
-        const int found =
-            code_->has_jit
-                ? pcre2_jit_match(
-                      code_->code, units(text), text.size(), start, 0, blocks.data, blocks.context)
-                : pcre2_match(code_->code,
-                              units(text),
-                              text.size(),
-                              start,
-                              PCRE2_NO_UTF_CHECK,
-                              blocks.data,
-                              blocks.context);
+        if (start >= ascii_end) {
+            ascii_end = find_ascii_end(text, start);
+        }
+        const int found = match(text, start, ascii_end, space);
         if (found == PCRE2_ERROR_NOMATCH) {
             break;
         }

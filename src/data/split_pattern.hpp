@@ -28,7 +28,8 @@ class SplitPattern {
   public:
     /// `pattern` as tokenizer.json writes it. Throws Error{Config} if it cannot be translated or
     /// compiled.
-    SplitPattern(std::string_view pattern, const std::string& where);
+    /// `ascii_code`: parts of ASCII text are matched by code of their own; the pieces are the same.
+    SplitPattern(std::string_view pattern, const std::string& where, bool ascii_code = true);
     /// A fixed text in place of a pattern.
     static SplitPattern from_literal(std::string_view text, const std::string& where);
 
@@ -45,7 +46,14 @@ class SplitPattern {
   private:
     struct Code;
     std::unique_ptr<const Code> code_;
+    std::unique_ptr<const Code> ascii_code_;  // empty: there is none
     explicit SplitPattern(std::unique_ptr<const Code> code);
+
+    // Result of PCRE2 for the match at or behind `start`. `ascii_end`: of the run of ASCII there.
+    int match(std::string_view text,
+              std::size_t start,
+              std::size_t ascii_end,
+              const MatchSpace& space) const;
 };
 
 }  // namespace dflash::data

@@ -5,11 +5,8 @@
 #include <cstring>
 
 namespace dflash::data {
-namespace {
-
-// End of the run of ASCII that begins at `at`: most texts are little else, so eight bytes at a
-// time.
-std::size_t ascii_end(std::string_view text, std::size_t at) {
+// Most texts are little else, so eight bytes at a time.
+std::size_t find_ascii_end(std::string_view text, std::size_t at) {
     constexpr std::uint64_t kHighBits = 0x8080808080808080ULL;
     while (at + sizeof(std::uint64_t) <= text.size()) {
         std::uint64_t word = 0;
@@ -24,8 +21,6 @@ std::size_t ascii_end(std::string_view text, std::size_t at) {
     }
     return at;
 }
-
-}  // namespace
 
 Utf8Step step_utf8(std::string_view text, std::size_t at) {
     const auto lead = static_cast<unsigned char>(text[at]);
@@ -67,13 +62,13 @@ Utf8Step step_utf8(std::string_view text, std::size_t at) {
 }
 
 std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
-    std::size_t at = ascii_end(text, 0);
+    std::size_t at = find_ascii_end(text, 0);
     while (at < text.size()) {
         const Utf8Step step = step_utf8(text, at);
         if (!step.valid) {
             return at;
         }
-        at = ascii_end(text, at + step.length);
+        at = find_ascii_end(text, at + step.length);
     }
     return std::nullopt;
 }

@@ -23,6 +23,9 @@ struct Utf8Step {
 /// is also the rule of Rust's String::from_utf8_lossy.
 Utf8Step step_utf8(std::string_view text, std::size_t at);
 
+/// End of the run of ASCII that begins at `at`; `at` itself if there is none.
+std::size_t find_ascii_end(std::string_view text, std::size_t at);
+
 /// Place of the first byte that is not part of well-formed UTF-8.
 std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What must hold for any text, tried on random ones of the characters that matter.
 #include "normalizer.hpp"
+#include "split_pattern.hpp"
 
 #include <dflash/data/tokenizer.hpp>
 
@@ -152,6 +153,32 @@ TEST_SUITE("data.tokenizer_property") {
                 covered = std::max(covered, range.end);
             }
             CHECK(covered == static_cast<std::int64_t>(text.size()));
+        }
+    }
+
+    TEST_CASE("tokenizer_property: the code for ASCII cuts as the code for all characters does") {
+        // Of GPT-2 and SmolLM2, Qwen, Llama 3, gpt-oss.
+        for (
+            const std::string pattern :
+            {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
+             R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+             R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+             R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+             R"(\P{N}+?\d|\S{2,3})"}) {
+            CAPTURE(pattern);
+            const SplitPattern both(pattern, "");
+            const SplitPattern one(pattern, "", /*ascii_code=*/false);
+            MatchSpace space;
+            std::mt19937 random(23);
+            for (int i = 0; i < num_texts(); ++i) {
+                const std::string text = random_text(random);
+                CAPTURE(text);
+                std::vector<std::string_view> found;
+                std::vector<std::string_view> expected;
+                both.split(text, space, found);
+                one.split(text, space, expected);
+                CHECK(found == expected);
+            }
         }
     }
 

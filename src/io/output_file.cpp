@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dflash/core/check.hpp>
+#include <dflash/core/error.hpp>
 #include <dflash/io/output_file.hpp>
 #include <dflash/io/storage_error.hpp>
 
 #include <cerrno>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 
@@ -12,7 +14,8 @@ namespace dflash::io {
 namespace {
 
 int open_flags(OutputFile::Mode mode) {
-    constexpr int kAlways = O_WRONLY | O_CREAT | O_CLOEXEC;
+    // O_NONBLOCK: opening a named pipe must not wait for its reader before it can be refused.
+    constexpr int kAlways = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK;
     switch (mode) {
         case OutputFile::Mode::Create:
             return kAlways | O_TRUNC;
@@ -32,6 +35,18 @@ OutputFile::OutputFile(std::string path, Mode mode) : path_(std::move(path)) {
     } while (descriptor_ < 0 && errno == EINTR);
     if (descriptor_ < 0) {
         throw storage_error("cannot open for writing", path_, errno);
+    }
+
+    struct ::stat status {};
+
+    if (::fstat(descriptor_, &status) != 0 ||
+        !(S_ISREG(status.st_mode) || S_ISCHR(status.st_mode))) {
+        ::close(std::exchange(descriptor_, -1));
+        throw Error(ErrorKind::Storage,
+                    {.what = "cannot write: this is there, and no regular file",
+                     .where = path_,
+                     .cause = {},
+                     .hint = "Move it away"});
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <optional>
@@ -272,6 +273,15 @@ class HeaderReader {
     std::span<const std::byte> data_;
 };
 
+// A folder or a pipe where weights should be is no fault of the disk.
+ErrorKind kind_of_refusal(const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::exists(path, ignored) &&
+                   !std::filesystem::is_regular_file(path, ignored)
+               ? ErrorKind::Data
+               : ErrorKind::Storage;
+}
+
 }  // namespace
 
 std::string_view to_string(DType dtype) {
@@ -296,7 +306,7 @@ std::string describe(const TensorView& tensor) {
 
 /// On the heap, so that views and keys keep their addresses when the file is moved.
 struct SafetensorsFile::Content {
-    explicit Content(const std::string& path) : file(path) {
+    explicit Content(const std::string& path) : file(path, kind_of_refusal(path)) {
         HeaderReader(file.path(), file.bytes()).read(tensors, metadata);
         for (const TensorView& tensor : tensors) {
             by_name.emplace(tensor.name, &tensor);

@@ -46,6 +46,13 @@ void remove_step_folder(const std::string& folder) {
     remove_tree(doomed);
 }
 
+void set_aside(const std::string& folder, const std::string& why) {
+    const std::string aside = folder + ".superseded";
+    log_warning("{} {}; it is kept as {}", folder, why, aside);
+    remove_tree(aside);
+    rename_path(folder, aside);
+}
+
 // Before the first byte: a disk that every try fills up again keeps others from writing.
 void require_space(const std::string& folder, std::int64_t bytes) {
     std::error_code error;
@@ -121,8 +128,12 @@ SaveCost CheckpointStore::save_new(const Checkpoint& checkpoint,
     read_back(temporary, pause);
     cost.verify_s = seconds() - cost.write_s;
     if (std::error_code ignored; fs::exists(final_folder, ignored)) {
-        // A draft that retention kept of an earlier, interrupted pass over the same step.
-        remove_step_folder(final_folder);
+        if (fs::exists(fs::path(final_folder) / "draft", ignored)) {
+            // A draft that retention kept of an earlier, interrupted pass over the same step.
+            remove_step_folder(final_folder);
+        } else {
+            set_aside(final_folder, "is no checkpoint of this run");
+        }
     }
     io::publish_folder(temporary, final_folder);
     remove_half.dismiss();
@@ -138,7 +149,8 @@ std::vector<std::int64_t> CheckpointStore::steps() const {
     if (fs::is_directory(run_folder_)) {
         for (const fs::directory_entry& entry : fs::directory_iterator(run_folder_)) {
             const auto step = step_of(entry.path().filename().string());
-            if (step && fs::exists(entry.path() / "state" / "state.json")) {
+            // One without state.json is damaged, and its loss is not to pass unnoticed.
+            if (step && fs::exists(entry.path() / "state")) {
                 found.push_back(*step);
             }
         }
@@ -159,7 +171,7 @@ void CheckpointStore::prune() const {
     std::vector<std::pair<double, std::int64_t>> drafts;
     for (const fs::directory_entry& entry : fs::directory_iterator(run_folder_)) {
         const auto step = step_of(entry.path().filename().string());
-        if (step && !fs::exists(entry.path() / "state")) {
+        if (step && fs::exists(entry.path() / "draft") && !fs::exists(entry.path() / "state")) {
             drafts.emplace_back(acceptance_of(*step).value_or(0), *step);
         }
     }
@@ -186,14 +198,8 @@ void CheckpointStore::remove_leftovers() const {
 void CheckpointStore::set_aside_after(std::int64_t step) const {
     for (const std::int64_t later : steps()) {
         if (later > step) {
-            const std::string folder = folder_of(later);
-            log_warning(
-                "{} belongs to the former continuation of step {}; it is kept as {}.superseded",
-                folder,
-                step,
-                folder);
-            remove_tree(folder + ".superseded");
-            rename_path(folder, folder + ".superseded");
+            set_aside(folder_of(later),
+                      fmt::format("belongs to the former continuation of step {}", step));
             io::sync_folder(run_folder_);
         }
     }

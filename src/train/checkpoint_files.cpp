@@ -136,9 +136,16 @@ void verify(const std::string& folder, const io::Json& state, const std::string&
                  folder);
         return;
     }
-    const std::string list = state.require_string("checksums", state_path);
-    io::verify_checksums(
-        folder, io::read_checksums((fs::path(folder) / list).string()), io::From::Anywhere);
+    const std::string list =
+        (fs::path(folder) / state.require_string("checksums", state_path)).string();
+    if (std::error_code ignored; !fs::exists(list, ignored)) {
+        throw Error(ErrorKind::Data,
+                    {.what = "the list of checksums that state.json names is missing",
+                     .where = list,
+                     .cause = {},
+                     .hint = {}});
+    }
+    io::verify_checksums(folder, io::read_checksums(list), io::From::Anywhere);
 }
 
 }  // namespace

@@ -8,6 +8,9 @@
 
 #include <cerrno>
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace dflash::io {
 namespace {
@@ -33,6 +36,21 @@ TEST_CASE("the modes empty, refuse or continue a file") {
     expect_error(ErrorKind::Storage, {"cannot open for writing", path, "File exists"}, [&] {
         const OutputFile file(path, OutputFile::Mode::CreateNew);
     });
+}
+
+TEST_CASE("a named pipe is refused at once, with and without a reader") {
+    const TempFolder folder;
+    const std::string path = folder / "pipe";
+    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+    expect_error(ErrorKind::Storage, {"cannot open for writing", path}, [&] {
+        const OutputFile file(path, OutputFile::Mode::Append);
+    });
+    const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
+    REQUIRE(reader >= 0);
+    expect_error(ErrorKind::Storage, {"no regular file", path}, [&] {
+        const OutputFile file(path, OutputFile::Mode::Append);
+    });
+    ::close(reader);
 }
 
 TEST_CASE("a file goes on where it was cut") {

@@ -260,12 +260,12 @@ TEST_CASE("a header over the limit of the format is refused without reading it")
     });
 }
 
-TEST_CASE("files that cannot be read are storage errors") {
+TEST_CASE("files that cannot be read are storage errors, what is no file is wrong data") {
     const TempFolder folder;
     expect_error(ErrorKind::Storage, {folder / "none", "No such file"}, [&] {
         const SafetensorsFile file(folder / "none");
     });
-    expect_error(ErrorKind::Storage, {"a folder, expected a file"}, [&] {
+    expect_error(ErrorKind::Data, {"a folder, expected a file"}, [&] {
         const SafetensorsFile file(folder.path());
     });
 }

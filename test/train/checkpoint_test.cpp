@@ -215,6 +215,40 @@ TEST_SUITE("train.checkpoint") {
               std::vector<std::string>{"latest", "step-000001", "step-000002.superseded"});
     }
 
+    TEST_CASE("a checkpoint without its state.json is damaged, not overlooked") {
+        const TemporaryFolder folder;
+        const std::string run = folder.path("run");
+        CheckpointStore store(run, 2, 3);
+        fs::create_directories(run);
+        store.save(small_checkpoint(1), 2.0);
+        store.save(small_checkpoint(2), 2.0);
+        fs::remove(run + "/step-000002/state/state.json");
+        try {
+            store.load(std::nullopt);
+            FAIL("expected an error");
+        } catch (const Error& error) {
+            CHECK(error.kind() == ErrorKind::Data);
+            CHECK(error.parts().hint ==
+                  "The checkpoint is damaged; resume from another one with --step 1");
+        }
+        CHECK_NOTHROW(store.load(1));
+    }
+
+    TEST_CASE("what others put where a checkpoint is to go is kept") {
+        const TemporaryFolder folder;
+        const std::string run = folder.path("run");
+        CheckpointStore store(run, 1, 0);
+        for (const char* name : {"/step-000002", "/step-000007"}) {
+            fs::create_directories(run + name);
+            std::ofstream(run + name + "/mine") << "x";
+        }
+        store.save(small_checkpoint(1), 2.0);
+        store.save(small_checkpoint(2), 2.0);
+        CHECK(fs::exists(run + "/step-000002.superseded/mine"));
+        CHECK(fs::exists(run + "/step-000007/mine"));
+        CHECK(store.steps() == std::vector<std::int64_t>{2});
+    }
+
     TEST_CASE("leftovers of an interruption are removed, checkpoints are not") {
         const TemporaryFolder folder;
         const std::string run = folder.path("run");

@@ -48,6 +48,7 @@ OutputFile::OutputFile(std::string path, Mode mode) : path_(std::move(path)) {
                      .cause = {},
                      .hint = "Move it away"});
     }
+    ::fcntl(descriptor_, F_SETFL, ::fcntl(descriptor_, F_GETFL) & ~O_NONBLOCK);
 }
 
 OutputFile::OutputFile(OutputFile&& other) noexcept

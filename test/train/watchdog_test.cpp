@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <filesystem>
@@ -161,18 +162,19 @@ TEST_SUITE("train.watchdog") {
             (std::filesystem::temp_directory_path() / fmt::format("dflash-dog-{}", ::getpid()))
                 .string();
         std::filesystem::create_directories(folder);
-        const std::string pipe = folder + "/console.log";
-        REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-        // A reader that never reads: what is written stops in the middle, with the console's lock
-        // held.
-        const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+        // A terminal that nobody reads takes a few kilobytes: what is written stops in the middle,
+        // with the console's lock held.
+        const int reader = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
         REQUIRE(reader >= 0);
+        REQUIRE(::grantpt(reader) == 0);
+        REQUIRE(::unlockpt(reader) == 0);
+        const std::string log = ::ptsname(reader);
         const pid_t child = ::fork();
         if (child == 0) {
             const int out = ::open((folder + "/stderr").c_str(), O_WRONLY | O_CREAT, 0600);
             ::dup2(out, STDOUT_FILENO);
             ::dup2(out, STDERR_FILENO);
-            report::console().attach(pipe);
+            report::console().attach(log);
             std::thread([] {
                 for (;;) {
                     report::console().print(std::string(10000, 'x'));

@@ -258,8 +258,9 @@ DraftConfig DraftConfig::from_json(const io::Json& json, const std::string& wher
                                          .value_or(config.max_position_embeddings);
     config.bos_token_id = json.optional_integer("bos_token_id", where).value_or(-1);
     if (config.bos_token_id < -1) {
-        refuse(fmt::format("bos_token_id: got {}, expected 0 or more, or null", config.bos_token_id),
-               where);
+        refuse(
+            fmt::format("bos_token_id: got {}, expected 0 or more, or null", config.bos_token_id),
+            where);
     }
     const io::Json* eos = json.find("eos_token_id");
     if (eos != nullptr && eos->is_array()) {

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 namespace dflash::train {
 namespace fs = std::filesystem;
@@ -97,8 +98,9 @@ std::string new_run_folder(const RunSettings& settings, const std::string& targe
 
 void create_run_folder(const std::string& folder) {
     io::create_folders(folder);
-    // Permissions and read-only file systems show only when something is written.
-    const std::string probe = folder + "/config.toml";
+    // Permissions and read-only file systems show only when something is written. The name is that
+    // of a leftover, should the process be killed here; no file of the run is touched.
+    const std::string probe = fmt::format("{}/probe.tmp-{}", folder, ::getpid());
     io::write_file_atomically(probe, "");
     fs::remove(probe);
 }

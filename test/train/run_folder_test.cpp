@@ -7,6 +7,8 @@
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <string>
 
 namespace dflash::train {
 namespace {
@@ -46,6 +48,19 @@ TEST_SUITE("train.run_folder") {
         std::ofstream(second + "/metrics.jsonl") << "{}\n";
         const std::string third = new_run_folder({}, "tiny");
         CHECK((third != first && third != second));
+    }
+
+    TEST_CASE("to see whether a run's folder can be written touches none of its files") {
+        const InEmptyFolder here;
+        fs::create_directory("mine");
+        std::ofstream("mine/config.toml") << "old";
+        const auto before = fs::last_write_time("mine/config.toml");
+        create_run_folder("mine");
+        std::string text;
+        std::ifstream("mine/config.toml") >> text;
+        CHECK(text == "old");
+        CHECK(fs::last_write_time("mine/config.toml") == before);
+        CHECK(std::distance(fs::directory_iterator("mine"), fs::directory_iterator()) == 1);
     }
 
     TEST_CASE("a folder that was asked for must be new or empty") {

@@ -2,6 +2,7 @@
 #include "buffer_set.hpp"
 #include "head_loss.hpp"
 #include "layer.hpp"
+#include "layer_input.hpp"
 #include "row_inputs.hpp"
 #include "shapes.hpp"
 
@@ -74,7 +75,9 @@ struct Drafter::Buffers {
         : device(on), set(on), paths(std::move(by)) {
         for (std::int64_t i = 0; i < config.num_layers(); ++i) {
             weights.emplace_back(all, all.compute_flat(), i);
-            gradients.emplace_back(all, all.gradient_flat(), i);
+            if (all.gradient_flat().defined()) {
+                gradients.emplace_back(all, all.gradient_flat(), i);
+            }
         }
     }
 };
@@ -103,7 +106,7 @@ class RowPass {
             row.blocks.num_blocks(),
             narrow<std::int64_t>(row.blocks.head_rows.size()),
             weights.compute_flat().scalar_type(),
-            weights.gradient_flat().scalar_type()),
+            tensor::sum_dtype(weights.compute_flat().scalar_type())),
           in(row, device),
           context_(buffers, s),
           scratch_(buffers, s) {
@@ -123,7 +126,7 @@ class RowPass {
 
     /// Runs all layers. `keep`: every layer has activations of its own, for a backward.
     void forward(const std::vector<LayerWeights>& layers, bool keep) {
-        fuse_features();
+        fuse();
         for (std::int64_t i = 0; i < config_.num_layers(); ++i) {
             const std::int64_t place = keep ? i : i % 2;
             const std::int64_t next = keep ? i + 1 : (i + 1) % 2;
@@ -196,28 +199,21 @@ class RowPass {
     const RowInputs in;
 
   private:
-    /// Slot 0 holds the anchor's embedding, the others the mask token's.
     void embed(const at::Tensor& embed_VH) {
-        const at::Tensor h_NBH = buffers_.take("h.0", {s.M, s.H}, s.compute).view({s.N, s.B, s.H});
-        h_NBH.copy_(embed_VH.select(0, config_.mask_token_id));
-        h_NBH.select(1, 0).copy_(embed_VH.index_select(0, in.anchor_token_N));
+        embed_blocks(buffers_.take("h.0", {s.M, s.H}, s.compute).view({s.N, s.B, s.H}),
+                     embed_VH,
+                     in.anchor_token_N,
+                     config_.mask_token_id);
     }
 
-    at::Tensor fc_columns(const at::Tensor& fc_HX, std::int64_t feature) const {
-        return fc_HX.narrow(1, feature * s.H, s.H);
-    }
-
-    /// fc as a sum over features, so that they are never copied side by side.
-    void fuse_features() {
-        const at::Tensor fc = weight("fc.weight");
-        tensor::linear_out(context_.fused_TH, features_KTH_[0], fc_columns(fc, 0));
-        for (std::int64_t k = 1; k < config_.num_features(); ++k) {
-            tensor::linear_add(context_.fused_TH, features_KTH_[k], fc_columns(fc, k));
-        }
-        ops_.rms_norm(context_.context_TH,
-                      context_.fused_TH,
+    void fuse() {
+        fuse_features(ops_,
+                      features_KTH_,
+                      weight("fc.weight"),
                       weight("hidden_norm.weight"),
                       s.eps,
+                      context_.fused_TH,
+                      context_.context_TH,
                       &context_.inverse_rms_T1);
     }
 
@@ -273,10 +269,11 @@ Drafter::Drafter(DraftConfig config,
                  FrozenEnds ends,
                  at::Device device,
                  at::ScalarType compute_dtype,
-                 DrafterPaths paths)
+                 DrafterPaths paths,
+                 DraftWeights::Use use)
     : config_(std::move(config)),
       ends_(std::move(ends)),
-      weights_(config_, device, compute_dtype),
+      weights_(config_, device, compute_dtype, use),
       buffers_(std::make_unique<Buffers>(config_, weights_, device, std::move(paths))) {
     tensor::expect_shape(ends_.embed_VH, {config_.vocab_size, config_.hidden_size}, "embedding");
     tensor::expect_shape(ends_.head_VH, {config_.vocab_size, config_.hidden_size}, "head");
@@ -290,6 +287,7 @@ RowSums Drafter::forward_backward(const data::PackedRow& row,
                                   const at::Tensor& features_KTH,
                                   RowTrace* trace) {
     const c10::NoGradGuard no_grad;
+    DFLASH_CHECK(weights_.gradient_flat().defined(), "the drafter was made for inference");
     Buffers& b = *buffers_;
     if (row.blocks.head_rows.empty() && trace == nullptr) {
         return no_sums(config_, b.device);

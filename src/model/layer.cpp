@@ -9,16 +9,30 @@
 namespace dflash::model {
 namespace {
 
-/// Columns of the joined projections as heads: views [rows, heads, d].
-at::Tensor heads_of(const at::Tensor& joined,
-                    std::int64_t first_head,
-                    std::int64_t num_heads,
-                    std::int64_t d) {
-    return joined.narrow(1, first_head * d, num_heads * d).unflatten(1, {num_heads, d});
+/// Queries and keys of the block as attention reads them, out of the projections: per-head norm,
+/// then rotation. The forward keeps the norms' factors; the backward makes the same again.
+void turn_block(const Shapes& s,
+                const LayerWeights& weights,
+                const tensor::RotaryTable& block_rotary,
+                tensor::RowOps& ops,
+                const LayerActivations& a,
+                LayerScratch& scratch,
+                bool keep) {
+    ops.head_norm(scratch.q_MQd,
+                  heads_of(a.qkv_MX, 0, s.Q, s.d),
+                  weights.q_norm_d,
+                  s.eps,
+                  block_rotary,
+                  keep ? &a.inverse_rms_q_MQ1 : nullptr);
+    ops.head_norm(scratch.k_block_MKd,
+                  heads_of(a.qkv_MX, s.Q, s.K, s.d),
+                  weights.k_norm_d,
+                  s.eps,
+                  block_rotary,
+                  keep ? &a.inverse_rms_k_MK1 : nullptr);
 }
 
-/// Queries and keys as attention reads them, out of the projections: per-head norm, then rotation.
-/// The forward keeps the norms' factors; the backward makes the same again.
+/// The same for the context's keys; then all that attention reads.
 AttentionInputs attention_inputs(const Shapes& s,
                                  const LayerWeights& weights,
                                  const LayerInputs& in,
@@ -26,18 +40,6 @@ AttentionInputs attention_inputs(const Shapes& s,
                                  const LayerActivations& a,
                                  LayerScratch& scratch,
                                  bool keep) {
-    ops.head_norm(scratch.q_MQd,
-                  heads_of(a.qkv_MX, 0, s.Q, s.d),
-                  weights.q_norm_d,
-                  s.eps,
-                  in.block_rotary,
-                  keep ? &a.inverse_rms_q_MQ1 : nullptr);
-    ops.head_norm(scratch.k_block_MKd,
-                  heads_of(a.qkv_MX, s.Q, s.K, s.d),
-                  weights.k_norm_d,
-                  s.eps,
-                  in.block_rotary,
-                  keep ? &a.inverse_rms_k_MK1 : nullptr);
     ops.head_norm(scratch.k_context_TKd,
                   heads_of(a.kv_context_TY, 0, s.K, s.d),
                   weights.k_norm_d,
@@ -156,19 +158,29 @@ BackwardScratch::BackwardScratch(BufferSet& buffers, const Shapes& s)
     }
 }
 
-void layer_forward(const Shapes& s,
+at::Tensor heads_of(const at::Tensor& joined,
+                    std::int64_t first_head,
+                    std::int64_t num_heads,
+                    std::int64_t d) {
+    return joined.narrow(1, first_head * d, num_heads * d).unflatten(1, {num_heads, d});
+}
+
+void project_block(const Shapes& s,
                    const LayerWeights& weights,
-                   const LayerInputs& in,
-                   BlockAttention& attention,
+                   const tensor::RotaryTable& block_rotary,
                    tensor::RowOps& ops,
                    LayerActivations& a,
                    LayerScratch& scratch) {
     ops.rms_norm(scratch.normed_MH, a.h_in_MH, weights.input_norm_H, s.eps, &a.inverse_rms_in_M1);
     tensor::linear_out(a.qkv_MX, scratch.normed_MH, weights.qkv_XH);
-    // Context rows are already normed by hidden_norm; the layer's input norm is not for them.
-    tensor::linear_out(a.kv_context_TY, in.context_TH, weights.kv_YH);
-    attention.forward(
-        attention_inputs(s, weights, in, ops, a, scratch, /*keep=*/true), in.mask, a.attention);
+    turn_block(s, weights, block_rotary, ops, a, scratch, /*keep=*/true);
+}
+
+void finish_layer(const Shapes& s,
+                  const LayerWeights& weights,
+                  tensor::RowOps& ops,
+                  LayerActivations& a,
+                  LayerScratch& scratch) {
     a.h_mid_MH.copy_(a.h_in_MH);
     tensor::linear_add(a.h_mid_MH, a.attention.o_MQd.flatten(1), weights.o_HQd);
 
@@ -178,6 +190,21 @@ void layer_forward(const Shapes& s,
         scratch.activation_MI, a.gate_up_M2I.narrow(1, 0, s.I), a.gate_up_M2I.narrow(1, s.I, s.I));
     a.h_out_MH.copy_(a.h_mid_MH);
     tensor::linear_add(a.h_out_MH, scratch.activation_MI, weights.down_HI);
+}
+
+void layer_forward(const Shapes& s,
+                   const LayerWeights& weights,
+                   const LayerInputs& in,
+                   BlockAttention& attention,
+                   tensor::RowOps& ops,
+                   LayerActivations& a,
+                   LayerScratch& scratch) {
+    project_block(s, weights, in.block_rotary, ops, a, scratch);
+    // Context rows are already normed by hidden_norm; the layer's input norm is not for them.
+    tensor::linear_out(a.kv_context_TY, in.context_TH, weights.kv_YH);
+    attention.forward(
+        attention_inputs(s, weights, in, ops, a, scratch, /*keep=*/true), in.mask, a.attention);
+    finish_layer(s, weights, ops, a, scratch);
 }
 
 void layer_backward(const Shapes& s,
@@ -194,6 +221,7 @@ void layer_backward(const Shapes& s,
     const at::Tensor& dh = rounded_dh(s, back);
     tensor::linear_backward_input_out(back.do_MQd.flatten(1), dh, weights.o_HQd);
     tensor::linear_backward_weight_add(gradients.o_HQd, dh, a.attention.o_MQd.flatten(1));
+    turn_block(s, weights, in.block_rotary, ops, a, scratch, /*keep=*/false);
     attention.backward(attention_inputs(s, weights, in, ops, a, scratch, /*keep=*/false),
                        in.mask,
                        a.attention,

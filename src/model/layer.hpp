@@ -87,6 +87,28 @@ struct LayerInputs {
     AttentionMask mask;
 };
 
+/// Columns of joined projections as heads: views [rows, heads, d].
+at::Tensor heads_of(const at::Tensor& joined,
+                    std::int64_t first_head,
+                    std::int64_t num_heads,
+                    std::int64_t d);
+
+/// First part of a forward: q, k and v of the block rows into a.qkv; q and k, normed and turned,
+/// into the scratch.
+void project_block(const Shapes& s,
+                   const LayerWeights& weights,
+                   const tensor::RotaryTable& block_rotary,
+                   tensor::RowOps& ops,
+                   LayerActivations& a,
+                   LayerScratch& scratch);
+
+/// Last part: a.h_out of a.h_in and of what attention left in a.attention.o.
+void finish_layer(const Shapes& s,
+                  const LayerWeights& weights,
+                  tensor::RowOps& ops,
+                  LayerActivations& a,
+                  LayerScratch& scratch);
+
 /// h_in -> h_out.
 void layer_forward(const Shapes& s,
                    const LayerWeights& weights,

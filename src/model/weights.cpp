@@ -12,7 +12,8 @@
 namespace dflash::model {
 DraftWeights::DraftWeights(const DraftConfig& config,
                            at::Device device,
-                           at::ScalarType compute_dtype)
+                           at::ScalarType compute_dtype,
+                           Use use)
     : specs_(weight_specs(config)) {
     const c10::NoGradGuard no_grad;
     std::int64_t total = 0;
@@ -22,9 +23,14 @@ DraftWeights::DraftWeights(const DraftConfig& config,
     }
     const at::TensorOptions options = at::TensorOptions(device);
     compute_flat_ = at::empty({total}, options.dtype(compute_dtype));
-    gradient_flat_ = at::zeros({total}, options.dtype(tensor::sum_dtype(compute_dtype)));
     for (std::int64_t i = 0; i < narrow<std::int64_t>(specs_.size()); ++i) {
         weights_.push_back(view_in(compute_flat_, i));
+    }
+    if (use == Use::Inference) {
+        return;
+    }
+    gradient_flat_ = at::zeros({total}, options.dtype(tensor::sum_dtype(compute_dtype)));
+    for (std::int64_t i = 0; i < narrow<std::int64_t>(specs_.size()); ++i) {
         gradients_.push_back(view_in(gradient_flat_, i));
     }
 }

@@ -39,8 +39,13 @@ DrafterPaths make_torch_paths(at::Device device);
 /// compute dtype is fp32 `compute` and the optimizer's master weights are the same memory.
 class DraftWeights {
   public:
-    /// Uninitialised compute weights and zeroed gradients.
-    DraftWeights(const DraftConfig& config, at::Device device, at::ScalarType compute_dtype);
+    enum class Use { Training, Inference };
+
+    /// Uninitialised compute weights and, for training, zeroed gradients. Copies share the memory.
+    DraftWeights(const DraftConfig& config,
+                 at::Device device,
+                 at::ScalarType compute_dtype,
+                 Use use = Use::Training);
 
     std::int64_t numel() const { return compute_flat_.numel(); }
 
@@ -48,7 +53,7 @@ class DraftWeights {
 
     at::Tensor gradient_flat() const {
         return gradient_flat_;
-    }  // [P] fp32 (fp64 if compute is): sums over rows, not normalised
+    }  // [P] fp32 (fp64 if compute is): sums over rows, not normalised; undefined for inference
 
     const std::vector<WeightSpec>& specs() const { return specs_; }
 
@@ -96,12 +101,14 @@ struct RowTrace {
 /// on the worker's current Torch stream.
 class Drafter {
   public:
-    /// `paths` must serve the device and the dtype.
+    /// `paths` must serve the device and the dtype. For inference there are no gradients, and
+    /// forward_backward() is an internal error.
     Drafter(DraftConfig config,
             FrozenEnds ends,
             at::Device device,
             at::ScalarType compute_dtype,
-            DrafterPaths paths);
+            DrafterPaths paths,
+            DraftWeights::Use use = DraftWeights::Use::Training);
     ~Drafter();
 
     const DraftConfig& config() const { return config_; }

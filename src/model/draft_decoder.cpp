@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "buffer_set.hpp"
+#include "cached_attention.hpp"
+#include "layer.hpp"
+#include "layer_input.hpp"
+#include "shapes.hpp"
+
+#include <dflash/core/check.hpp>
+#include <dflash/model/draft_decoder.hpp>
+#include <dflash/tensor/bridge.hpp>
+#include <dflash/tensor/linear.hpp>
+
+#include <c10/core/GradMode.h>
+#include <utility>
+#include <vector>
+
+namespace dflash::model {
+namespace {
+
+at::Tensor upload(const std::vector<std::int64_t>& values, at::Device device) {
+    return tensor::upload(std::span<const std::int64_t>(values), device);
+}
+
+void check_token(TokenId token, std::int64_t vocab_size) {
+    DFLASH_CHECK(token >= 0 && token < vocab_size,
+                 "token {} is outside the vocabulary of {}",
+                 token,
+                 vocab_size);
+}
+
+}  // namespace
+
+struct DraftDecoder::State {
+    at::Device device;
+    at::ScalarType compute;
+    BufferSet buffers;
+    CachedAttention attention;
+    std::vector<LayerWeights> layers;
+    std::vector<float> frequencies;
+
+    State(const DraftConfig& config, const DraftWeights& weights)
+        : device(weights.compute_flat().device()),
+          compute(weights.compute_flat().scalar_type()),
+          buffers(device),
+          attention(device),
+          frequencies(tensor::rotary_frequencies(config.rope_theta, config.head_dim)) {
+        for (std::int64_t i = 0; i < config.num_layers(); ++i) {
+            layers.emplace_back(weights, weights.compute_flat(), i);
+        }
+    }
+
+    Shapes shapes(const DraftConfig& config, std::int64_t tokens, std::int64_t blocks) const {
+        return {config, tokens, blocks, /*head_rows=*/0, compute, tensor::sum_dtype(compute)};
+    }
+};
+
+DraftDecoder::DraftDecoder(DraftConfig config,
+                           FrozenEnds ends,
+                           DraftWeights weights,
+                           std::shared_ptr<tensor::RowOps> row_ops)
+    : config_(std::move(config)),
+      ends_(std::move(ends)),
+      weights_(std::move(weights)),
+      row_ops_(std::move(row_ops)),
+      state_(std::make_unique<State>(config_, weights_)) {
+    for (const at::Tensor* end : {&ends_.embed_VH, &ends_.head_VH}) {
+        tensor::expect_shape(*end, {config_.vocab_size, config_.hidden_size}, "embedding or head");
+        tensor::expect_dtype(*end, state_->compute, "embedding or head");
+    }
+}
+
+DraftDecoder::~DraftDecoder() = default;
+
+std::unique_ptr<DraftCache> DraftDecoder::make_cache(std::int64_t slots,
+                                                     std::int64_t capacity) const {
+    return std::make_unique<DraftCache>(
+        config_, slots, capacity, at::TensorOptions(state_->device).dtype(state_->compute));
+}
+
+void DraftDecoder::append_context(DraftCache& cache, const ContextExtension& input) {
+    const c10::NoGradGuard no_grad;
+    DFLASH_CHECK(input.starts.size() == input.slots.size() + 1 && input.starts.front() == 0,
+                 "{} starts for {} sequences",
+                 input.starts.size(),
+                 input.slots.size());
+    const std::int64_t tokens = input.starts.back();
+    const Shapes s = state_->shapes(config_, tokens, /*blocks=*/0);
+    tensor::expect_shape(input.features_KTH, {config_.num_features(), s.T, s.H}, "features");
+    tensor::expect_dtype(input.features_KTH, s.compute, "features");
+
+    std::vector<std::int64_t> positions_and_rows(narrow<std::size_t>(2 * tokens));
+    for (std::size_t i = 0; i < input.slots.size(); ++i) {
+        const std::int64_t slot = input.slots[i];
+        const std::int64_t old = cache.length(slot);
+        const std::int64_t count = input.starts[i + 1] - input.starts[i];
+        DFLASH_CHECK(count >= 0 && old + count <= cache.capacity(),
+                     "{} tokens after {} in slots of {}",
+                     count,
+                     old,
+                     cache.capacity());
+        for (std::int64_t t = 0; t < count; ++t) {
+            const auto at = static_cast<std::size_t>(input.starts[i] + t);
+            positions_and_rows[at] = old + t;
+            positions_and_rows[static_cast<std::size_t>(tokens) + at] = cache.row(slot, old + t);
+        }
+        cache.lengths_[static_cast<std::size_t>(slot)] = old + count;
+    }
+    if (tokens == 0) {
+        return;
+    }
+    const at::Tensor integers = upload(positions_and_rows, state_->device);
+    const tensor::RotaryTable rotary =
+        tensor::rotary_table(integers.narrow(0, 0, tokens), state_->frequencies);
+    const at::Tensor row_T = integers.narrow(0, tokens, tokens);
+
+    BufferSet& buffers = state_->buffers;
+    const at::Tensor context_TH = buffers.take("context", {s.T, s.H}, s.compute);
+    fuse_features(*row_ops_,
+                  input.features_KTH,
+                  weights_.weight(weights_.index("fc.weight")),
+                  weights_.weight(weights_.index("hidden_norm.weight")),
+                  s.eps,
+                  buffers.take("fused", {s.T, s.H}, s.sum),
+                  context_TH,
+                  /*inverse_rms_T1=*/nullptr);
+    const at::Tensor kv_TY = buffers.take("kv", {s.T, 2 * s.K * s.d}, s.compute);
+    const at::Tensor k_TKd = buffers.take("k", {s.T, s.K, s.d}, s.compute);
+    for (std::size_t i = 0; i < state_->layers.size(); ++i) {
+        const LayerWeights& weights = state_->layers[i];
+        tensor::linear_out(kv_TY, context_TH, weights.kv_YH);
+        row_ops_->head_norm(k_TKd,
+                            heads_of(kv_TY, 0, s.K, s.d),
+                            weights.k_norm_d,
+                            s.eps,
+                            rotary,
+                            /*inverse_rms_RN1=*/nullptr);
+        cache.keys_[i].index_copy_(0, row_T, k_TKd);
+        cache.values_[i].index_copy_(0, row_T, heads_of(kv_TY, s.K, s.K, s.d));
+    }
+}
+
+at::Tensor DraftDecoder::propose(DraftCache& cache,
+                                 std::span<const std::int32_t> slots,
+                                 std::span<const TokenId> anchors,
+                                 std::int64_t b) {
+    const c10::NoGradGuard no_grad;
+    DFLASH_CHECK(b >= 2 && b <= config_.block_size,
+                 "blocks of {}, the drafter was made for {}",
+                 b,
+                 config_.block_size);
+    DFLASH_CHECK(
+        slots.size() == anchors.size(), "{} slots, {} anchors", slots.size(), anchors.size());
+    const auto count = std::ssize(slots);
+    Shapes s = state_->shapes(config_, /*tokens=*/0, count);
+    s.B = b;
+    s.M = count * b;
+
+    std::vector<std::int64_t> values(anchors.begin(), anchors.end());
+    std::vector<std::int64_t> rows;
+    std::vector<CachedBlock> blocks;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+        check_token(anchors[i], s.V);
+        const std::int64_t context = cache.length(slots[i]);
+        blocks.push_back({.begin = cache.row(slots[i], 0), .context = context});
+        for (std::int64_t k = 0; k < b; ++k) {
+            values.push_back(context + k);
+            rows.push_back(cache.row(slots[i], context + k));
+        }
+    }
+    values.insert(values.end(), rows.begin(), rows.end());
+    const at::Tensor integers = upload(values, state_->device);
+    const tensor::RotaryTable rotary =
+        tensor::rotary_table(integers.narrow(0, count, s.M), state_->frequencies);
+    const at::Tensor row_M = integers.narrow(0, count + s.M, s.M);
+
+    BufferSet& buffers = state_->buffers;
+    embed_blocks(buffers.take("h.0", {s.M, s.H}, s.compute).view({s.N, s.B, s.H}),
+                 ends_.embed_VH,
+                 integers.narrow(0, 0, count),
+                 config_.mask_token_id);
+    state_->attention.set_blocks(std::move(blocks), b);
+    LayerScratch scratch(buffers, s);
+    at::Tensor h_MH;
+    for (std::int64_t i = 0; i < config_.num_layers(); ++i) {
+        const auto layer = static_cast<std::size_t>(i);
+        const LayerWeights& weights = state_->layers[layer];
+        LayerActivations a(buffers, s, i % 2, (i + 1) % 2);
+        project_block(s, weights, rotary, *row_ops_, a, scratch);
+        // Behind the context, where the rows of the next round will overwrite them.
+        cache.keys_[layer].index_copy_(0, row_M, scratch.k_block_MKd);
+        cache.values_[layer].index_copy_(0, row_M, heads_of(a.qkv_MX, s.Q + s.K, s.K, s.d));
+        state_->attention.forward(a.attention.o_MQd,
+                                  scratch.q_MQd,
+                                  cache.keys_[layer],
+                                  cache.values_[layer],
+                                  {config_.causal(i), config_.window(i)});
+        finish_layer(s, weights, *row_ops_, a, scratch);
+        h_MH = a.h_out_MH;
+    }
+    // Slot 0 predicts nothing.
+    const at::Tensor drafted_RH =
+        h_MH.view({s.N, s.B, s.H}).narrow(1, 1, b - 1).reshape({s.N * (b - 1), s.H});
+    const at::Tensor hidden_RH = buffers.take("hidden", drafted_RH.sizes(), s.compute);
+    row_ops_->rms_norm(hidden_RH,
+                       drafted_RH,
+                       weights_.weight(weights_.index("norm.weight")),
+                       s.eps,
+                       /*inverse_rms_R1=*/nullptr);
+    return hidden_RH;
+}
+
+at::Tensor DraftDecoder::logits(const at::Tensor& hidden_RH) const {
+    const c10::NoGradGuard no_grad;
+    const at::Tensor logits_RV =
+        at::empty({hidden_RH.size(0), config_.vocab_size},
+                  hidden_RH.options().dtype(tensor::sum_dtype(state_->compute)));
+    tensor::linear_out(logits_RV, hidden_RH, ends_.head_VH);
+    return logits_RV;
+}
+
+}  // namespace dflash::model

@@ -3,6 +3,8 @@
 // Q = query heads x D, K = key heads x D, I inner size, V vocabulary.
 #include "dense_target.hpp"
 
+#include "attention.hpp"
+
 #include <dflash/core/check.hpp>
 #include <dflash/tensor/bridge.hpp>
 #include <dflash/tensor/linear.hpp>
@@ -49,18 +51,16 @@ DenseTarget::DenseTarget(TargetConfig config,
     : TargetModel(std::move(config)),
       weights_(std::move(weights)),
       ops_(row_ops ? std::move(row_ops) : std::make_shared<tensor::TorchRowOps>()),
-      rope_(rope_table(config_.rope, config_.head_dim, config_.max_position_embeddings)) {}
+      rope_(rope_table(config_.rope, config_.head_dim, config_.max_position_embeddings)),
+      frequencies_F_(
+          tensor::upload(std::span<const float>(rope_.inv_freq), weights_.embed_VH.device())) {}
 
-void DenseTarget::reserve(std::int64_t tokens) {
-    if (buffers_.residual_TH.defined() && buffers_.residual_TH.size(0) >= tokens) {
-        return;
-    }
-    buffers_ = {};  // first give back, then take
+DenseTarget::Buffers DenseTarget::make_buffers(std::int64_t tokens) const {
     const at::TensorOptions options = weights_.embed_VH.options();
     const std::int64_t q_columns = config_.num_heads * config_.head_dim;
     const std::int64_t k_columns = config_.num_kv_heads * config_.head_dim;
     const std::int64_t piece = mlp_rows(tokens, options.device().is_cuda());
-    buffers_ = {
+    return {
         .residual_TH = at::empty({tokens, config_.hidden_size}, options),
         .normed_TH = at::empty({tokens, config_.hidden_size}, options),
         .qkv_TQKK = at::empty({tokens, q_columns + 2 * k_columns}, options),
@@ -72,10 +72,14 @@ void DenseTarget::reserve(std::int64_t tokens) {
     };
 }
 
-void DenseTarget::capture(const PackedInput& input,
-                          std::span<const std::int64_t> taps,
-                          const FeatureSink& sink) {
-    check_input(input, config_.vocab_size);
+void DenseTarget::reserve(std::int64_t tokens) {
+    if (!buffers_.residual_TH.defined() || buffers_.residual_TH.size(0) < tokens) {
+        buffers_ = {};  // first give back, then take
+        buffers_ = make_buffers(tokens);
+    }
+}
+
+std::vector<std::int64_t> DenseTarget::sorted_taps(std::span<const std::int64_t> taps) const {
     std::vector<std::int64_t> sorted(taps.begin(), taps.end());
     std::sort(sorted.begin(), sorted.end());
     const auto num_loaded = static_cast<std::int64_t>(weights_.layers.size());
@@ -86,6 +90,14 @@ void DenseTarget::capture(const PackedInput& input,
                      num_loaded);
         DFLASH_CHECK(i == 0 || sorted[i] != sorted[i - 1], "layer {} is tapped twice", sorted[i]);
     }
+    return sorted;
+}
+
+void DenseTarget::capture(const PackedInput& input,
+                          std::span<const std::int64_t> taps,
+                          const FeatureSink& sink) {
+    check_input(input, config_.vocab_size);
+    const std::vector<std::int64_t> sorted = sorted_taps(taps);
     if (sorted.empty()) {
         return;
     }
@@ -102,13 +114,19 @@ void DenseTarget::capture(const PackedInput& input,
 
     const PackedLayout layout(input.starts, device);
     const tensor::RotaryTable rotary = tensor::rotary_table(
-        tensor::upload(input.positions, device), rope_.inv_freq, rope_.attention_factor);
+        tensor::upload(input.positions, device), frequencies_F_, rope_.attention_factor);
+    const at::Tensor mixed_TQ = buffers_.mixed_TQ.narrow(0, 0, tokens);
+    const Attend attend =
+        [&](const at::Tensor& q_TND, const at::Tensor& k_TGD, const at::Tensor& v_TGD) {
+            packed_causal_attention(mixed_TQ.view(q_TND.sizes()), q_TND, k_TGD, v_TGD, layout);
+            return mixed_TQ;
+        };
     at::index_select_out(residual_TH, weights_.embed_VH, 0, tensor::upload(input.tokens, device));
     std::size_t next_tap = 0;
     for (std::int64_t l = 0; next_tap < sorted.size(); ++l) {
         const DenseLayerWeights& layer = weights_.layers[static_cast<std::size_t>(l)];
-        attention_block(layer, residual_TH, rotary, layout);
-        mlp_block(layer, residual_TH);
+        attention_block(layer, buffers_, residual_TH, rotary, attend);
+        mlp_block(layer, buffers_, residual_TH);
         if (sorted[next_tap] == l) {
             sink(l, residual_TH);
             ++next_tap;
@@ -119,20 +137,21 @@ void DenseTarget::capture(const PackedInput& input,
 // x += W_o attention(rope(q), rope(k), v) with q, k, v = W norm(x); Qwen3 norms q and k per head
 // before they turn.
 void DenseTarget::attention_block(const DenseLayerWeights& layer,
+                                  const Buffers& buffers,
                                   const at::Tensor& residual_TH,
                                   const tensor::RotaryTable& rotary,
-                                  const PackedLayout& layout) {
+                                  const Attend& attend) {
     const std::int64_t tokens = residual_TH.size(0);
     const std::int64_t num_q = config_.num_heads;
     const std::int64_t num_k = config_.num_kv_heads;
-    const at::Tensor normed_TH = buffers_.normed_TH.narrow(0, 0, tokens);
-    const at::Tensor qkv_TQKK = buffers_.qkv_TQKK.narrow(0, 0, tokens);
+    const at::Tensor normed_TH = buffers.normed_TH.narrow(0, 0, tokens);
+    const at::Tensor qkv_TQKK = buffers.qkv_TQKK.narrow(0, 0, tokens);
     ops_->rms_norm(normed_TH, residual_TH, layer.input_norm_H, config_.rms_norm_eps, nullptr);
     tensor::linear_out(qkv_TQKK, normed_TH, layer.qkv_QKKH);
 
     const at::Tensor qkv_TND = qkv_TQKK.view({tokens, num_q + 2 * num_k, config_.head_dim});
     const at::Tensor projected_TND = qkv_TND.narrow(1, 0, num_q + num_k);
-    const at::Tensor scratch_TND = buffers_.qk_TND.narrow(0, 0, tokens);
+    const at::Tensor scratch_TND = buffers.qk_TND.narrow(0, 0, tokens);
     const auto turn = [&](std::int64_t first, std::int64_t count, const at::Tensor& norm_D) {
         ops_->head_norm(scratch_TND.narrow(1, first, count),
                         projected_TND.narrow(1, first, count),
@@ -148,26 +167,25 @@ void DenseTarget::attention_block(const DenseLayerWeights& layer,
         turn(0, num_q + num_k, {});
     }
 
-    const at::Tensor mixed_TQ = buffers_.mixed_TQ.narrow(0, 0, tokens);
-    packed_causal_attention(mixed_TQ.view({tokens, num_q, config_.head_dim}),
-                            scratch_TND.narrow(1, 0, num_q),
-                            scratch_TND.narrow(1, num_q, num_k),
-                            qkv_TND.narrow(1, num_q + num_k, num_k),
-                            layout);
+    const at::Tensor mixed_TQ = attend(scratch_TND.narrow(1, 0, num_q),
+                                       scratch_TND.narrow(1, num_q, num_k),
+                                       qkv_TND.narrow(1, num_q + num_k, num_k));
     tensor::linear_add(residual_TH, mixed_TQ, layer.out_HQ);
 }
 
 // x += W_down (silu(W_gate norm(x)) * W_up norm(x))
-void DenseTarget::mlp_block(const DenseLayerWeights& layer, const at::Tensor& residual_TH) {
+void DenseTarget::mlp_block(const DenseLayerWeights& layer,
+                            const Buffers& buffers,
+                            const at::Tensor& residual_TH) {
     const std::int64_t tokens = residual_TH.size(0);
     const std::int64_t inner = config_.intermediate_size;
     const std::int64_t piece = mlp_rows(tokens, residual_TH.is_cuda());
     for (std::int64_t begin = 0; begin < tokens; begin += piece) {
         const std::int64_t rows = std::min(piece, tokens - begin);
         const at::Tensor residual_CH = residual_TH.narrow(0, begin, rows);
-        const at::Tensor normed_CH = buffers_.normed_TH.narrow(0, begin, rows);
-        const at::Tensor gate_up_CII = buffers_.gate_up_CII.narrow(0, 0, rows);
-        const at::Tensor inner_CI = buffers_.inner_CI.narrow(0, 0, rows);
+        const at::Tensor normed_CH = buffers.normed_TH.narrow(0, begin, rows);
+        const at::Tensor gate_up_CII = buffers.gate_up_CII.narrow(0, 0, rows);
+        const at::Tensor inner_CI = buffers.inner_CI.narrow(0, 0, rows);
         ops_->rms_norm(normed_CH, residual_CH, layer.mlp_norm_H, config_.rms_norm_eps, nullptr);
         tensor::linear_out(gate_up_CII, normed_CH, layer.gate_up_IIH);
         ops_->swiglu(
@@ -222,6 +240,11 @@ Bytes activation_bytes(const TargetConfig& config, std::int64_t tokens, at::Scal
     const std::int64_t per_inner_bytes = 3 * element_size + 8;
     return tokens * per_token_bytes +
            mlp_rows(tokens, /*cuda=*/true) * config.intermediate_size * per_inner_bytes;
+}
+
+Bytes cache_bytes_per_token(const TargetConfig& config, at::ScalarType dtype) {
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim *
+           static_cast<std::int64_t>(c10::elementSize(dtype));
 }
 
 }  // namespace dflash::target

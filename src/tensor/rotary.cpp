@@ -51,8 +51,15 @@ std::vector<float> rotary_frequencies(double theta, std::int64_t head_dim) {
 RotaryTable rotary_table(const at::Tensor& positions_R,
                          const std::vector<float>& inv_freq,
                          double attention_factor) {
-    const at::Tensor frequencies = upload(std::span<const float>(inv_freq), positions_R.device());
-    const at::Tensor angles = positions_R.to(at::kFloat).unsqueeze(1).mul(frequencies);
+    return rotary_table(positions_R,
+                        upload(std::span<const float>(inv_freq), positions_R.device()),
+                        attention_factor);
+}
+
+RotaryTable rotary_table(const at::Tensor& positions_R,
+                         const at::Tensor& inv_freq_F,
+                         double attention_factor) {
+    const at::Tensor angles = positions_R.to(at::kFloat).unsqueeze(1).mul(inv_freq_F);
     RotaryTable table{angles.cos(), angles.sin()};
     if (attention_factor != 1.0) {
         table.cos_RF.mul_(attention_factor);

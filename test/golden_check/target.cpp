@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // golden_check target: a checkpoint folder with expected.safetensors beside it. Every sequence of
-// the file is run alone, then all of them in one packed row.
+// the file is run alone, then all of them in one packed row; then all of them are continued at the
+// same time behind cached tokens.
 //
 // T tokens of a sequence, R rows whose hidden states are stored, H hidden size, L layers, V
 // vocabulary.
@@ -254,6 +255,70 @@ void check_greedy(target::TargetModel& model, const Sequence& sequence, Verdict&
                   first_wrong);
 }
 
+// The same by decoding: all prompts in one call, in slots of a reversed order, then one token each.
+void check_decoding(target::TargetModel& model,
+                    const std::vector<Sequence>& sequences,
+                    Verdict& verdict) {
+    std::size_t longest = 0;
+    std::size_t steps = 0;
+    for (const Sequence& sequence : sequences) {
+        longest = std::max(longest, sequence.tokens.size());
+        steps = std::max(steps, sequence.greedy.size());
+    }
+    const auto cache = model.make_cache(static_cast<std::int64_t>(sequences.size()),
+                                        static_cast<std::int64_t>(longest + steps));
+    std::vector<std::vector<TokenId>> next;
+    std::vector<std::int32_t> slots;
+    for (const Sequence& sequence : sequences) {
+        next.push_back(sequence.tokens);
+        slots.push_back(static_cast<std::int32_t>(sequences.size() - next.size()));
+    }
+    std::vector<std::vector<TokenId>> decoded(sequences.size());
+    for (std::size_t step = 0; step < steps; ++step) {
+        std::vector<TokenId> tokens;
+        std::vector<std::int32_t> starts = {0};
+        std::vector<std::int64_t> last;
+        for (const std::vector<TokenId>& piece : next) {
+            tokens.insert(tokens.end(), piece.begin(), piece.end());
+            starts.push_back(static_cast<std::int32_t>(tokens.size()));
+            last.push_back(static_cast<std::int64_t>(tokens.size()) - 1);
+        }
+        const at::Tensor residual_TH =
+            model.extend(*cache, {.tokens = tokens, .starts = starts, .slots = slots}, {}, {});
+        const at::Tensor best_S =
+            model
+                .logits(residual_TH.index_select(
+                    0, tensor::upload(std::span<const std::int64_t>(last), residual_TH.device())))
+                .argmax(1)
+                .cpu();
+        for (std::size_t s = 0; s < sequences.size(); ++s) {
+            const auto token =
+                static_cast<TokenId>(best_S[static_cast<std::int64_t>(s)].item<std::int64_t>());
+            decoded[s].push_back(token);
+            next[s] = {token};
+        }
+    }
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+        const Sequence& sequence = sequences[s];
+        std::int64_t wrong = 0;
+        std::string first_wrong;
+        for (std::size_t i = 0; i < sequence.greedy.size(); ++i) {
+            if (decoded[s][i] != sequence.greedy[i]) {
+                first_wrong =
+                    wrong == 0
+                        ? fmt::format(
+                              "token {}: got {}, expected {}", i, decoded[s][i], sequence.greedy[i])
+                        : first_wrong;
+                ++wrong;
+            }
+        }
+        verdict.exact(sequence.name + " greedy tokens, decoded",
+                      wrong,
+                      static_cast<std::int64_t>(sequence.greedy.size()),
+                      first_wrong);
+    }
+}
+
 }  // namespace
 
 void check_target(const std::string& folder, const Options& options, Verdict& verdict) {
@@ -282,6 +347,7 @@ void check_target(const std::string& folder, const Options& options, Verdict& ve
         check_logits(*model, sequence, packed, begin, sequence.name + " packed ", verdict);
         begin += static_cast<std::int64_t>(sequence.tokens.size());
     }
+    check_decoding(*model, sequences, verdict);
 }
 
 }  // namespace dflash::golden

@@ -21,6 +21,8 @@ enum class Purpose : std::uint32_t {
     Holdout = 4,      ///< which samples are held out; id 0
     EvalAnchors = 5,  ///< anchors of a held-out sample; id = sample id
     Mixture = 6,      ///< which samples of a weighted file an epoch has; id = index of the file
+    Sampling = 7,     ///< tokens of answers; epoch = position, id = the sequence
+    Thinking = 8,     ///< whether an answer reasons first; id = the answer
     Test = 1000,
 };
 

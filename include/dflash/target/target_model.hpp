@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frozen target: an HF model folder, its forward over packed rows, and the capture of features
-// after the tapped layers. The forward stops after the last tapped layer; its head is not run.
+// The frozen target: an HF model folder, its forward over packed rows with the capture of features
+// after the tapped layers, and its forward over new tokens behind cached ones, for decoding.
 //
-// T tokens of a packed row, H hidden size, V vocabulary, L layers.
+// T tokens of a packed row or of a call, S sequences, H hidden size, V vocabulary, L layers.
 #pragma once
 
 #include <dflash/core/types.hpp>
 #include <dflash/target/config.hpp>
+#include <dflash/target/decode_cache.hpp>
 #include <dflash/tensor/row_ops.hpp>
 
 #include <ATen/ATen.h>
@@ -48,6 +49,27 @@ class TargetModel {
     virtual void capture(const PackedInput& input,
                          std::span<const std::int64_t> taps,
                          const FeatureSink& sink) = 0;
+
+    /// Room for `slots` sequences of up to `capacity` tokens: cache_bytes_per_token() for each
+    /// token.
+    virtual std::unique_ptr<DecodeCache> make_cache(std::int64_t slots,
+                                                    std::int64_t capacity) const = 0;
+
+    /// Runs new tokens through all loaded layers, causal over what their slots hold and themselves,
+    /// and appends their keys and values: a prompt or a piece of it, one token, or a block to be
+    /// verified, all alike and mixed in one call. Calls `sink` after the tapped layers as capture()
+    /// does. Gives the residual after the last layer, [T, H], before the final norm; valid until
+    /// the next call. Internal error if a slot has no room. Asynchronous as capture().
+    virtual at::Tensor extend(DecodeCache& cache,
+                              const Extension& input,
+                              std::span<const std::int64_t> taps,
+                              const FeatureSink& sink) = 0;
+
+    /// extend() for one token a sequence, all of whose input lies on the device: gives [S, H].
+    /// Leaves the lengths that the cache notes as they are (DecodeCache::note_appended). In half
+    /// types on CUDA with row_ops of kernels it can be captured into a graph: nothing in it waits
+    /// for the device, or depends on the host, and what it allocates belongs to the capture.
+    virtual at::Tensor decode(DecodeCache& cache, const DecodeStep& step) = 0;
 
     /// Final norm and head on rows of a residual: logits in fp32, [rows, V]. Needs a model loaded
     /// with its head.
@@ -99,6 +121,9 @@ std::unique_ptr<TargetModel> replicate(const TargetModel& model,
 /// Upper bound of the bytes that capture() needs besides the weights for rows of up to `tokens`
 /// tokens: kept buffers and what a layer allocates for a moment. For the planner.
 Bytes activation_bytes(const TargetConfig& config, std::int64_t tokens, at::ScalarType dtype);
+
+/// Bytes of a cache of one token.
+Bytes cache_bytes_per_token(const TargetConfig& config, at::ScalarType dtype);
 
 /// Embedding and head alone, for drafters; one tensor where the target ties them.
 struct Ends {

@@ -31,6 +31,11 @@ RotaryTable rotary_table(const at::Tensor& positions_R,
                          const std::vector<float>& inv_freq,
                          double attention_factor = 1.0);
 
+/// The same from frequencies [d / 2] (fp32) that lie on the device already.
+RotaryTable rotary_table(const at::Tensor& positions_R,
+                         const at::Tensor& inv_freq_F,
+                         double attention_factor = 1.0);
+
 /// y = x turned forward; x and y [R, n, d] (views allowed), y must not overlap x. A table of F
 /// frequencies turns the first 2 F columns; the rest is copied (partial rotary).
 void rotary_out(const at::Tensor& y_Rnd, const at::Tensor& x_Rnd, const RotaryTable& table);

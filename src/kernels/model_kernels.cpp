@@ -3,7 +3,9 @@
 // the compile barrier refuses.
 #include <dflash/core/check.hpp>
 #include <dflash/core/error.hpp>
+#include <dflash/kernels/adamw.hpp>
 #include <dflash/kernels/attention.hpp>
+#include <dflash/kernels/cross_entropy.hpp>
 #include <dflash/kernels/head_norm.hpp>
 #include <dflash/kernels/model_kernels.hpp>
 #include <dflash/kernels/rms_norm.hpp>
@@ -59,7 +61,10 @@ std::vector<KernelSpec> drafter_kernels(const DrafterKernelShape& shape,
     lists.push_back(drafter_rms_norm_kernels(shape.hidden_size));
     // Gradients of q and k come from attention in bf16.
     lists.push_back(drafter_head_norm_kernels({.head_dim = shape.head_dim}, Element::BFloat16));
-    lists.push_back({swiglu_forward_kernel(), swiglu_backward_kernel()});
+    lists.push_back({swiglu_forward_kernel(),
+                     swiglu_backward_kernel(),
+                     cross_entropy_kernel(Element::Float32)});
+    lists.push_back(adamw_kernels());
     return merge_kernels(lists);
 }
 

@@ -11,7 +11,6 @@
 #include <dflash/model/drafter.hpp>
 #include <dflash/model/tiled_attention.hpp>
 #include <dflash/tensor/bridge.hpp>
-#include <dflash/tensor/linear.hpp>
 #include <dflash/tensor/swiglu.hpp>
 
 #include <algorithm>
@@ -56,10 +55,7 @@ void take_all(BufferSet& buffers, const DraftConfig& config, const Shapes& s, st
     const BackwardScratch back(buffers, s);
     const HeadInput head(buffers, s);
     buffers.take("dz", {s.R, s.H}, s.sum);
-    buffers.take("logits", {chunk, s.V}, s.sum);
-    if (s.compute != s.sum) {
-        buffers.take("logits_gradient", {chunk, s.V}, s.compute);
-    }
+    take_logits(buffers, s, chunk);
 }
 
 }  // namespace
@@ -170,6 +166,9 @@ class RowPass {
                                norm_weight(),
                                head.inverse_rms_R1);
         back.dh_MH.zero_().index_copy_(0, in.head_row_R, dz_RH);
+        if (back.dh_rounded_MH.defined()) {
+            back.dh_rounded_MH.copy_(back.dh_MH);
+        }
         back.dcontext_TH.zero_();
         for (std::int64_t i = config_.num_layers() - 1; i >= 0; --i) {
             const std::size_t layer = narrow<std::size_t>(i);
@@ -229,7 +228,7 @@ class RowPass {
                                context_.inverse_rms_T1);
         const at::Tensor dfc = gradient("fc.weight");
         for (std::int64_t k = 0; k < config_.num_features(); ++k) {
-            tensor::linear_backward_weight_add(fc_columns(dfc, k), dfused_TH, features_KTH_[k]);
+            ops_.linear_backward_weight(fc_columns(dfc, k), dfused_TH, features_KTH_[k]);
         }
     }
 
@@ -296,7 +295,8 @@ RowSums Drafter::forward_backward(const data::PackedRow& row,
     pass.forward(b.weights, /*keep=*/true);
     const HeadInput head = pass.head_input();
     const at::Tensor dz_RH = b.set.take("dz", {pass.s.R, pass.s.H}, pass.s.sum);
-    const HeadLoss loss = head_loss(pass.s, head.z_RH, ends_.head_VH, pass.in, b.set, &dz_RH);
+    const HeadLoss loss =
+        head_loss(pass.s, head.z_RH, ends_.head_VH, pass.in, b.set, *b.paths.row_ops, &dz_RH);
     if (trace != nullptr) {
         trace->hidden_MH = pass.hidden();
         trace->hidden_grad_MH = at::zeros({pass.s.M, pass.s.H}, dz_RH.options())
@@ -323,7 +323,8 @@ RowSums Drafter::evaluate(const data::PackedRow& row,
     RowPass pass(config_, ends_, weights_, b.set, b.paths, b.device, row, features_KTH);
     pass.forward(b.weights, /*keep=*/false);
     const HeadInput head = pass.head_input();
-    const HeadLoss loss = head_loss(pass.s, head.z_RH, ends_.head_VH, pass.in, b.set, nullptr);
+    const HeadLoss loss =
+        head_loss(pass.s, head.z_RH, ends_.head_VH, pass.in, b.set, *b.paths.row_ops, nullptr);
     if (argmax_R != nullptr) {
         *argmax_R = loss.argmax_R;
     }

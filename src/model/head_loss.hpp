@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The frozen head and the cross-entropy over chunks of head rows, with the gradient made at once:
-// logits exist for one chunk only.
+// logits exist for one chunk only, and nothing is computed twice.
 #pragma once
 
 #include "buffer_set.hpp"
 #include "row_inputs.hpp"
 #include "shapes.hpp"
+
+#include <dflash/tensor/row_ops.hpp>
 
 #include <ATen/ATen.h>
 #include <cstdint>
@@ -15,10 +17,16 @@ namespace dflash::model {
 /// Bytes of a chunk's fp32 logits, at most, or those of one row. Larger chunks make the products
 /// faster: 64 rows of 49152 words take 1.6 times as long a row as 448 (one core, MKL).
 inline constexpr std::int64_t kHeadChunkBytesCpu = std::int64_t{64} << 20;
-inline constexpr std::int64_t kHeadChunkBytesCuda = std::int64_t{256} << 20;
+
+/// Rows of a chunk on a GPU: with a hidden size of 4096 the gradient's product has 128 tiles of
+/// 128 x 256, one for each multiprocessor of an H200 but four.
+inline constexpr std::int64_t kHeadChunkRowsCuda = 1024;
 
 /// Head rows of a chunk, at most.
 std::int64_t head_chunk_limit(const Shapes& s, at::Device device);
+
+/// Logits of a chunk. Rows lie a multiple of 16 bytes apart in any dtype.
+at::Tensor take_logits(BufferSet& buffers, const Shapes& s, std::int64_t rows);
 
 struct HeadLoss {
     at::Tensor loss;             // fp64 scalar: sum of weight x cross-entropy
@@ -34,6 +42,7 @@ HeadLoss head_loss(const Shapes& s,
                    const at::Tensor& head_VH,
                    const RowInputs& in,
                    BufferSet& buffers,
+                   tensor::RowOps& ops,
                    const at::Tensor* dz_RH);
 
 }  // namespace dflash::model

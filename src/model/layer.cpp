@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer.hpp"
 
-#include <dflash/tensor/linear.hpp>
-
 #include <algorithm>
 #include <fmt/format.h>
 
@@ -53,13 +51,17 @@ AttentionInputs attention_inputs(const Shapes& s,
             .v_block_MKd = heads_of(a.qkv_MX, s.Q + s.K, s.K, s.d)};
 }
 
-/// dh in the dtype of products.
-const at::Tensor& rounded_dh(const Shapes& s, BackwardScratch& back) {
-    if (s.compute == s.sum) {
-        return back.dh_MH;
-    }
-    back.dh_rounded_MH.copy_(back.dh_MH);
-    return back.dh_rounded_MH;
+/// dh in the dtype of products, which the pass that wrote dh last has left.
+const at::Tensor& rounded_dh(const Shapes& s, const BackwardScratch& back) {
+    return s.compute == s.sum ? back.dh_MH : back.dh_rounded_MH;
+}
+
+/// What the backward of a norm leaves for the next products.
+tensor::NormByproducts byproducts(const Shapes& s,
+                                  const LayerScratch& scratch,
+                                  const BackwardScratch& back) {
+    return {.dx_rounded_RH = s.compute == s.sum ? nullptr : &back.dh_rounded_MH,
+            .y_RH = &scratch.normed_MH};
 }
 
 void mlp_backward(const Shapes& s,
@@ -70,24 +72,25 @@ void mlp_backward(const Shapes& s,
                   LayerScratch& scratch,
                   BackwardScratch& back) {
     const at::Tensor& dh = rounded_dh(s, back);
-    tensor::linear_backward_input_out(back.dactivation_MI, dh, weights.down_HI);
+    ops.linear_backward_input(back.dactivation_MI, /*add=*/false, dh, weights.down_HI);
     ops.swiglu_backward(back.dgate_up_M2I.narrow(1, 0, s.I),
                         back.dgate_up_M2I.narrow(1, s.I, s.I),
                         &scratch.activation_MI,
                         back.dactivation_MI,
                         a.gate_up_M2I.narrow(1, 0, s.I),
                         a.gate_up_M2I.narrow(1, s.I, s.I));
-    tensor::linear_backward_weight_add(gradients.down_HI, dh, scratch.activation_MI);
-    ops.rms_norm_again(scratch.normed_MH, a.h_mid_MH, weights.post_norm_H, a.inverse_rms_mid_M1);
-    tensor::linear_backward_weight_add(gradients.gate_up_2IH, back.dgate_up_M2I, scratch.normed_MH);
-    tensor::linear_backward_input_out(back.dnormed_MH, back.dgate_up_M2I, weights.gate_up_2IH);
+    ops.linear_backward_weight(gradients.down_HI, dh, scratch.activation_MI);
+    ops.linear_backward_input(
+        back.dnormed_MH, /*add=*/false, back.dgate_up_M2I, weights.gate_up_2IH);
     ops.rms_norm_backward(back.dh_MH,
                           /*add=*/true,
                           gradients.post_norm_H,
                           back.dnormed_MH,
                           a.h_mid_MH,
                           weights.post_norm_H,
-                          a.inverse_rms_mid_M1);
+                          a.inverse_rms_mid_M1,
+                          byproducts(s, scratch, back));
+    ops.linear_backward_weight(gradients.gate_up_2IH, back.dgate_up_M2I, scratch.normed_MH);
 }
 
 }  // namespace
@@ -172,7 +175,7 @@ void project_block(const Shapes& s,
                    LayerActivations& a,
                    LayerScratch& scratch) {
     ops.rms_norm(scratch.normed_MH, a.h_in_MH, weights.input_norm_H, s.eps, &a.inverse_rms_in_M1);
-    tensor::linear_out(a.qkv_MX, scratch.normed_MH, weights.qkv_XH);
+    ops.linear(a.qkv_MX, scratch.normed_MH, weights.qkv_XH);
     turn_block(s, weights, block_rotary, ops, a, scratch, /*keep=*/true);
 }
 
@@ -181,15 +184,13 @@ void finish_layer(const Shapes& s,
                   tensor::RowOps& ops,
                   LayerActivations& a,
                   LayerScratch& scratch) {
-    a.h_mid_MH.copy_(a.h_in_MH);
-    tensor::linear_add(a.h_mid_MH, a.attention.o_MQd.flatten(1), weights.o_HQd);
+    ops.linear_add(a.h_mid_MH, a.h_in_MH, a.attention.o_MQd.flatten(1), weights.o_HQd);
 
     ops.rms_norm(scratch.normed_MH, a.h_mid_MH, weights.post_norm_H, s.eps, &a.inverse_rms_mid_M1);
-    tensor::linear_out(a.gate_up_M2I, scratch.normed_MH, weights.gate_up_2IH);
+    ops.linear(a.gate_up_M2I, scratch.normed_MH, weights.gate_up_2IH);
     ops.swiglu(
         scratch.activation_MI, a.gate_up_M2I.narrow(1, 0, s.I), a.gate_up_M2I.narrow(1, s.I, s.I));
-    a.h_out_MH.copy_(a.h_mid_MH);
-    tensor::linear_add(a.h_out_MH, scratch.activation_MI, weights.down_HI);
+    ops.linear_add(a.h_out_MH, a.h_mid_MH, scratch.activation_MI, weights.down_HI);
 }
 
 void layer_forward(const Shapes& s,
@@ -201,7 +202,7 @@ void layer_forward(const Shapes& s,
                    LayerScratch& scratch) {
     project_block(s, weights, in.block_rotary, ops, a, scratch);
     // Context rows are already normed by hidden_norm; the layer's input norm is not for them.
-    tensor::linear_out(a.kv_context_TY, in.context_TH, weights.kv_YH);
+    ops.linear(a.kv_context_TY, in.context_TH, weights.kv_YH);
     attention.forward(
         attention_inputs(s, weights, in, ops, a, scratch, /*keep=*/true), in.mask, a.attention);
     finish_layer(s, weights, ops, a, scratch);
@@ -219,8 +220,8 @@ void layer_backward(const Shapes& s,
     mlp_backward(s, weights, gradients, ops, a, scratch, back);
 
     const at::Tensor& dh = rounded_dh(s, back);
-    tensor::linear_backward_input_out(back.do_MQd.flatten(1), dh, weights.o_HQd);
-    tensor::linear_backward_weight_add(gradients.o_HQd, dh, a.attention.o_MQd.flatten(1));
+    ops.linear_backward_input(back.do_MQd.flatten(1), /*add=*/false, dh, weights.o_HQd);
+    ops.linear_backward_weight(gradients.o_HQd, dh, a.attention.o_MQd.flatten(1));
     turn_block(s, weights, in.block_rotary, ops, a, scratch, /*keep=*/false);
     attention.backward(attention_inputs(s, weights, in, ops, a, scratch, /*keep=*/false),
                        in.mask,
@@ -253,18 +254,18 @@ void layer_backward(const Shapes& s,
                            a.inverse_rms_k_context_TK1,
                            in.context_rotary);
 
-    tensor::linear_backward_weight_add(gradients.kv_YH, back.dkv_context_TY, in.context_TH);
-    tensor::linear_backward_input_add(back.dcontext_TH, back.dkv_context_TY, weights.kv_YH);
-    ops.rms_norm_again(scratch.normed_MH, a.h_in_MH, weights.input_norm_H, a.inverse_rms_in_M1);
-    tensor::linear_backward_weight_add(gradients.qkv_XH, back.dqkv_MX, scratch.normed_MH);
-    tensor::linear_backward_input_out(back.dnormed_MH, back.dqkv_MX, weights.qkv_XH);
+    ops.linear_backward_weight(gradients.kv_YH, back.dkv_context_TY, in.context_TH);
+    ops.linear_backward_input(back.dcontext_TH, /*add=*/true, back.dkv_context_TY, weights.kv_YH);
+    ops.linear_backward_input(back.dnormed_MH, /*add=*/false, back.dqkv_MX, weights.qkv_XH);
     ops.rms_norm_backward(back.dh_MH,
                           /*add=*/true,
                           gradients.input_norm_H,
                           back.dnormed_MH,
                           a.h_in_MH,
                           weights.input_norm_H,
-                          a.inverse_rms_in_M1);
+                          a.inverse_rms_in_M1,
+                          byproducts(s, scratch, back));
+    ops.linear_backward_weight(gradients.qkv_XH, back.dqkv_MX, scratch.normed_MH);
 }
 
 }  // namespace dflash::model

@@ -63,10 +63,10 @@ struct LayerScratch {
 
 /// Memory of the backward, shared by all layers, and the two gradients that run through it.
 struct BackwardScratch {
-    at::Tensor dh_MH;        // sum dtype: gradient of the layer's output, then of its input
-    at::Tensor dcontext_TH;  // sum dtype: summed over all layers
-    at::Tensor dh_rounded_MH;
-    at::Tensor dnormed_MH;  // sum dtype
+    at::Tensor dh_MH;          // sum dtype: gradient of the layer's output, then of its input
+    at::Tensor dcontext_TH;    // sum dtype: summed over all layers
+    at::Tensor dh_rounded_MH;  // the same in the dtype of products, unless that is it
+    at::Tensor dnormed_MH;     // sum dtype
     at::Tensor dactivation_MI;
     at::Tensor dgate_up_M2I;
     at::Tensor do_MQd;
@@ -118,7 +118,7 @@ void layer_forward(const Shapes& s,
                    LayerActivations& a,
                    LayerScratch& scratch);
 
-/// dh of h_out -> dh of h_in; adds to dcontext and to the layer's weight gradients.
+/// dh (and dh_rounded) of h_out -> of h_in; adds to dcontext and to the layer's weight gradients.
 void layer_backward(const Shapes& s,
                     const LayerWeights& weights,
                     const LayerWeights& gradients,

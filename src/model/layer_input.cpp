@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer_input.hpp"
 
-#include <dflash/tensor/linear.hpp>
-
 namespace dflash::model {
 
 at::Tensor fc_columns(const at::Tensor& fc_HX, std::int64_t feature) {
@@ -19,9 +17,9 @@ void fuse_features(tensor::RowOps& ops,
                    const at::Tensor& context_TH,
                    const at::Tensor* inverse_rms_T1) {
     // fc as a sum over features, so that they are never copied side by side.
-    tensor::linear_out(fused_TH, features_KTH[0], fc_columns(fc_HX, 0));
+    ops.linear(fused_TH, features_KTH[0], fc_columns(fc_HX, 0));
     for (std::int64_t k = 1; k < features_KTH.size(0); ++k) {
-        tensor::linear_add(fused_TH, features_KTH[k], fc_columns(fc_HX, k));
+        ops.linear_add(fused_TH, fused_TH, features_KTH[k], fc_columns(fc_HX, k));
     }
     ops.rms_norm(context_TH, fused_TH, hidden_norm_H, eps, inverse_rms_T1);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dflash/core/check.hpp>
 #include <dflash/gpu/device.hpp>
+#include <dflash/kernels/cross_entropy.hpp>
 #include <dflash/kernels/head_norm.hpp>
 #include <dflash/kernels/rms_norm.hpp>
 #include <dflash/kernels/swiglu.hpp>
@@ -57,10 +58,88 @@ kernels::HeadNormShape head_shape(const at::Tensor& x_RND, const RotaryTable& ro
 
 }  // namespace
 
-KernelRowOps::KernelRowOps(at::Device device, kernels::FindKernel find_kernel)
+KernelRowOps::KernelRowOps(at::Device device,
+                           kernels::FindKernel find_kernel,
+                           std::shared_ptr<kernels::TunedGemm> gemm)
     : device_(device),
       find_kernel_(std::move(find_kernel)),
-      num_multiprocessors_(gpu::num_multiprocessors(device.index())) {}
+      gemm_(std::move(gemm)),
+      num_multiprocessors_(gpu::num_multiprocessors(device.index())) {
+    if (gemm_ != nullptr) {
+        workspace_ = at::empty({kernels::TunedGemm::kWorkspaceBytes},
+                               at::TensorOptions(device_).dtype(at::kByte));
+    }
+}
+
+void KernelRowOps::linear(const at::Tensor& y_RO,
+                          const at::Tensor& x_RI,
+                          const at::Tensor& weight_OI) {
+    if (gemm_ == nullptr) {
+        RowOps::linear(y_RO, x_RI, weight_OI);
+        return;
+    }
+    product(y_RO, nullptr, x_RI, /*a_transposed=*/false, weight_OI, /*b_transposed=*/true);
+}
+
+void KernelRowOps::linear_add(const at::Tensor& y_RO,
+                              const at::Tensor& before_RO,
+                              const at::Tensor& x_RI,
+                              const at::Tensor& weight_OI) {
+    if (gemm_ == nullptr) {
+        RowOps::linear_add(y_RO, before_RO, x_RI, weight_OI);
+        return;
+    }
+    product(y_RO, &before_RO, x_RI, /*a_transposed=*/false, weight_OI, /*b_transposed=*/true);
+}
+
+void KernelRowOps::linear_backward_input(const at::Tensor& dx_RI,
+                                         bool add,
+                                         const at::Tensor& dy_RO,
+                                         const at::Tensor& weight_OI) {
+    if (gemm_ == nullptr) {
+        RowOps::linear_backward_input(dx_RI, add, dy_RO, weight_OI);
+        return;
+    }
+    product(dx_RI, add ? &dx_RI : nullptr, dy_RO, false, weight_OI, /*b_transposed=*/false);
+}
+
+void KernelRowOps::linear_backward_weight(const at::Tensor& dweight_OI,
+                                          const at::Tensor& dy_RO,
+                                          const at::Tensor& x_RI) {
+    if (gemm_ == nullptr) {
+        RowOps::linear_backward_weight(dweight_OI, dy_RO, x_RI);
+        return;
+    }
+    product(dweight_OI, &dweight_OI, dy_RO, /*a_transposed=*/true, x_RI, /*b_transposed=*/false);
+}
+
+void KernelRowOps::product(const at::Tensor& d,
+                           const at::Tensor* c,
+                           const at::Tensor& a,
+                           bool a_transposed,
+                           const at::Tensor& b,
+                           bool b_transposed) {
+    const kernels::GemmShape shape{.m = a.size(a_transposed ? 1 : 0),
+                                   .n = b.size(b_transposed ? 0 : 1),
+                                   .k = a.size(a_transposed ? 0 : 1),
+                                   .a_transposed = a_transposed,
+                                   .b_transposed = b_transposed,
+                                   .result = element(d),
+                                   .add = c != nullptr};
+    expect_shape(d, {shape.m, shape.n}, "result of a product");
+    expect_shape(b,
+                 {b_transposed ? shape.n : shape.k, b_transposed ? shape.k : shape.n},
+                 "second operand of a product");
+    expect_dtype(a, at::kBFloat16, "first operand of a product");
+    expect_dtype(b, at::kBFloat16, "second operand of a product");
+    gemm_->multiply(shape,
+                    {.a = rows(a),
+                     .b = rows(b),
+                     .c = c == nullptr ? kernels::RowTensor{} : rows(*c),
+                     .d = rows(d)},
+                    workspace_.data_ptr(),
+                    stream());
+}
 
 void KernelRowOps::rms_norm(const at::Tensor& y_RH,
                             const at::Tensor& x_RH,
@@ -78,28 +157,17 @@ void KernelRowOps::rms_norm(const at::Tensor& y_RH,
         stream());
 }
 
-void KernelRowOps::rms_norm_again(const at::Tensor& y_RH,
-                                  const at::Tensor& x_RH,
-                                  const at::Tensor& weight_H,
-                                  const at::Tensor& inverse_rms_R1) {
-    kernels::rms_norm_forward(
-        kernel(kernels::rms_norm_forward_kernel({.hidden = x_RH.size(1), .x = element(x_RH)})),
-        {.x_RH = rows(x_RH),
-         .y_RH = rows(y_RH),
-         .weight_H = weight(weight_H),
-         .known_inverse_rms_R = floats(inverse_rms_R1)},
-        x_RH.size(0),
-        /*eps=*/0,
-        stream());
-}
-
 void KernelRowOps::rms_norm_backward(const at::Tensor& dx_RH,
                                      bool add,
                                      const at::Tensor& dweight_H,
                                      const at::Tensor& dy_RH,
                                      const at::Tensor& x_RH,
                                      const at::Tensor& weight_H,
-                                     const at::Tensor& inverse_rms_R1) {
+                                     const at::Tensor& inverse_rms_R1,
+                                     const NormByproducts& also) {
+    const auto optional = [](const at::Tensor* x) {
+        return x == nullptr ? kernels::RowTensor{} : rows(*x);
+    };
     const kernels::KernelSpec spec = kernels::rms_norm_backward_kernel({.hidden = x_RH.size(1),
                                                                         .x = element(x_RH),
                                                                         .dy = element(dy_RH),
@@ -112,6 +180,8 @@ void KernelRowOps::rms_norm_backward(const at::Tensor& dx_RH,
                                 .weight_H = weight(weight_H),
                                 .inverse_rms_R = floats(inverse_rms_R1),
                                 .dx_RH = rows(dx_RH),
+                                .dx_rounded_RH = optional(also.dx_rounded_RH),
+                                .y_RH = optional(also.y_RH),
                                 .dweight_H = writable_floats(dweight_H)},
                                x_RH.size(0),
                                partials(spec, x_RH.size(1)),
@@ -189,6 +259,36 @@ void KernelRowOps::swiglu_backward(const at::Tensor& dgate_RI,
                              gate_RI.size(0),
                              gate_RI.size(1),
                              stream());
+}
+
+LogitsGradient KernelRowOps::cross_entropy(const at::Tensor& cross_entropy_C,
+                                           const at::Tensor& argmax_C,
+                                           const at::Tensor& logits_CV,
+                                           const at::Tensor& label_C,
+                                           at::ScalarType compute_dtype,
+                                           bool with_gradient) {
+    expect_dtype(logits_CV, at::kFloat, "logits of the kernel");
+    expect_dtype(label_C, at::kLong, "labels of the kernel");
+    expect_dtype(argmax_C, at::kLong, "argmax of the kernel");
+    DFLASH_CHECK(
+        compute_dtype == at::kBFloat16 && label_C.is_contiguous() && argmax_C.is_contiguous(),
+        "the kernel makes bf16 gradients for labels without gaps");
+    LogitsGradient result;
+    if (with_gradient) {
+        // The first half of every row's memory.
+        result.gradient_CV = logits_CV.view(at::kBFloat16).narrow(1, 0, logits_CV.size(1));
+    }
+    kernels::cross_entropy(
+        kernel(kernels::cross_entropy_kernel(kernels::Element::Float32)),
+        {.logits_CV = rows(logits_CV),
+         .label_C = label_C.data_ptr<std::int64_t>(),
+         .cross_entropy_C = writable_floats(cross_entropy_C),
+         .argmax_C = argmax_C.data_ptr<std::int64_t>(),
+         .gradient_CV = with_gradient ? rows(result.gradient_CV) : kernels::RowTensor{}},
+        logits_CV.size(0),
+        logits_CV.size(1),
+        stream());
+    return result;
 }
 
 kernels::LoadedKernel KernelRowOps::kernel(const kernels::KernelSpec& spec) {

@@ -1,10 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dflash/tensor/bridge.hpp>
+#include <dflash/tensor/linear.hpp>
 #include <dflash/tensor/rms_norm.hpp>
 #include <dflash/tensor/row_ops.hpp>
 #include <dflash/tensor/swiglu.hpp>
 
+#include <utility>
+
 namespace dflash::tensor {
+
+void RowOps::linear(const at::Tensor& y_RO, const at::Tensor& x_RI, const at::Tensor& weight_OI) {
+    linear_out(y_RO, x_RI, weight_OI);
+}
+
+void RowOps::linear_add(const at::Tensor& y_RO,
+                        const at::Tensor& before_RO,
+                        const at::Tensor& x_RI,
+                        const at::Tensor& weight_OI) {
+    if (!y_RO.is_same(before_RO)) {
+        y_RO.copy_(before_RO);
+    }
+    tensor::linear_add(y_RO, x_RI, weight_OI);
+}
+
+void RowOps::linear_backward_input(const at::Tensor& dx_RI,
+                                   bool add,
+                                   const at::Tensor& dy_RO,
+                                   const at::Tensor& weight_OI) {
+    if (add) {
+        linear_backward_input_add(dx_RI, dy_RO, weight_OI);
+    } else {
+        linear_backward_input_out(dx_RI, dy_RO, weight_OI);
+    }
+}
+
+void RowOps::linear_backward_weight(const at::Tensor& dweight_OI,
+                                    const at::Tensor& dy_RO,
+                                    const at::Tensor& x_RI) {
+    linear_backward_weight_add(dweight_OI, dy_RO, x_RI);
+}
 
 void TorchRowOps::rms_norm(const at::Tensor& y_RH,
                            const at::Tensor& x_RH,
@@ -14,21 +48,21 @@ void TorchRowOps::rms_norm(const at::Tensor& y_RH,
     rms_norm_out(y_RH, x_RH, weight_H, eps, inverse_rms_R1);
 }
 
-void TorchRowOps::rms_norm_again(const at::Tensor& y_RH,
-                                 const at::Tensor& x_RH,
-                                 const at::Tensor& weight_H,
-                                 const at::Tensor& inverse_rms_R1) {
-    tensor::rms_norm_again(y_RH, x_RH, weight_H, inverse_rms_R1);
-}
-
 void TorchRowOps::rms_norm_backward(const at::Tensor& dx_RH,
                                     bool add,
                                     const at::Tensor& dweight_H,
                                     const at::Tensor& dy_RH,
                                     const at::Tensor& x_RH,
                                     const at::Tensor& weight_H,
-                                    const at::Tensor& inverse_rms_R1) {
+                                    const at::Tensor& inverse_rms_R1,
+                                    const NormByproducts& also) {
     tensor::rms_norm_backward(dx_RH, add, dweight_H, dy_RH, x_RH, weight_H, inverse_rms_R1);
+    if (also.dx_rounded_RH != nullptr) {
+        also.dx_rounded_RH->copy_(dx_RH);
+    }
+    if (also.y_RH != nullptr) {
+        rms_norm_again(*also.y_RH, x_RH, weight_H, inverse_rms_R1);
+    }
 }
 
 void TorchRowOps::head_norm(const at::Tensor& y_RND,
@@ -41,7 +75,7 @@ void TorchRowOps::head_norm(const at::Tensor& y_RND,
         rotary_out(y_RND, x_RND, rotary);
         return;
     }
-    const at::Tensor normed_RND = scratch(y_RND, y_RND.scalar_type());
+    const at::Tensor normed_RND = scratch(heads_, y_RND, y_RND.scalar_type());
     rms_norm_out(normed_RND, x_RND, weight_D, eps, inverse_rms_RN1);
     rotary_out(y_RND, normed_RND, rotary);
 }
@@ -53,7 +87,7 @@ void TorchRowOps::head_norm_backward(const at::Tensor& dx_RND,
                                      const at::Tensor& weight_D,
                                      const at::Tensor& inverse_rms_RN1,
                                      const RotaryTable& rotary) {
-    const at::Tensor dnormed_RND = scratch(dy_RND, inverse_rms_RN1.scalar_type());
+    const at::Tensor dnormed_RND = scratch(heads_, dy_RND, inverse_rms_RN1.scalar_type());
     rotary_inverse_out(dnormed_RND, dy_RND, rotary);
     tensor::rms_norm_backward(
         dx_RND, /*add=*/false, dweight_D, dnormed_RND, x_RND, weight_D, inverse_rms_RN1);
@@ -74,13 +108,31 @@ void TorchRowOps::swiglu_backward(const at::Tensor& dgate_RI,
     swiglu_backward_out(dgate_RI, dup_RI, y_RI, dy_RI, gate_RI, up_RI);
 }
 
-at::Tensor TorchRowOps::scratch(const at::Tensor& like, at::ScalarType dtype) {
-    if (!scratch_.defined() || scratch_.numel() < like.numel() || scratch_.scalar_type() != dtype ||
-        scratch_.device() != like.device()) {
-        scratch_ = at::Tensor();  // give the old memory back before asking for more
-        scratch_ = at::empty({like.numel()}, like.options().dtype(dtype));
+LogitsGradient TorchRowOps::cross_entropy(const at::Tensor& cross_entropy_C,
+                                          const at::Tensor& argmax_C,
+                                          const at::Tensor& logits_CV,
+                                          const at::Tensor& label_C,
+                                          at::ScalarType compute_dtype,
+                                          bool with_gradient) {
+    at::Tensor total_C1 = cross_entropy_out(cross_entropy_C, argmax_C, logits_CV, label_C);
+    if (!with_gradient) {
+        return {};
     }
-    return scratch_.narrow(0, 0, like.numel()).view(like.sizes());
+    if (compute_dtype == logits_CV.scalar_type()) {
+        return {logits_CV, std::move(total_C1)};
+    }
+    at::Tensor gradient_CV = scratch(gradient_, logits_CV, compute_dtype);
+    gradient_CV.copy_(logits_CV);
+    return {std::move(gradient_CV), std::move(total_C1)};
+}
+
+at::Tensor TorchRowOps::scratch(at::Tensor& memory, const at::Tensor& like, at::ScalarType dtype) {
+    if (!memory.defined() || memory.numel() < like.numel() || memory.scalar_type() != dtype ||
+        memory.device() != like.device()) {
+        memory = at::Tensor();  // give the old memory back before asking for more
+        memory = at::empty({like.numel()}, like.options().dtype(dtype));
+    }
+    return memory.narrow(0, 0, like.numel()).view(like.sizes());
 }
 
 }  // namespace dflash::tensor

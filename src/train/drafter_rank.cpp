@@ -38,10 +38,11 @@ void DrafterRank::build(const model::DraftConfig& config,
                         const AdamWOptions& options,
                         model::DrafterPaths paths) {
     const at::Device device = tensor::torch_device(worker_.device());
+    const kernels::FindKernel find_kernel = paths.find_kernel;
     drafter_ = std::make_unique<model::Drafter>(
         config, std::move(ends), device, compute_dtype(worker_.device()), std::move(paths));
     probe_weight_ = drafter_->weights().index("hidden_norm.weight");
-    optimizer_ = std::make_unique<AdamW>(drafter_->weights(), options);
+    optimizer_ = std::make_unique<AdamW>(drafter_->weights(), options, find_kernel);
 }
 
 void DrafterRank::set_weights(const at::Tensor& flat_fp32) {

@@ -92,7 +92,8 @@ model::DrafterPaths KernelStart::make_drafter_paths(const model::DraftConfig& co
     const kernels::FindKernel find = find_kernel_on(device);
     return {
         std::make_unique<model::KernelAttention>(config, on, barrier_.architecture(device), find),
-        std::make_unique<tensor::KernelRowOps>(on, find)};
+        std::make_unique<tensor::KernelRowOps>(on, find),
+        find};
 }
 
 std::shared_ptr<tensor::RowOps> KernelStart::make_row_ops(const gpu::Device& device) const {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dflash/core/check.hpp>
+#include <dflash/kernels/adamw.hpp>
 #include <dflash/tensor/bridge.hpp>
 #include <dflash/train/optimizer.hpp>
 
 #include <algorithm>
 #include <c10/core/GradMode.h>
+#include <span>
 
 namespace dflash::train {
 namespace {
@@ -13,13 +15,74 @@ constexpr double kClipEpsilon = 1e-6;  // of torch.nn.utils.clip_grad_norm_
 
 }  // namespace
 
+/// The kernels of one GPU, and what they need there beside the optimizer's buffers.
+class AdamW::KernelPath {
+  public:
+    KernelPath(const std::vector<Piece>& pieces,
+               at::Device device,
+               const kernels::FindKernel& find_kernel)
+        : kernels_{.norm = find_kernel(kernels::gradient_norm_kernel()),
+                   .decision = find_kernel(kernels::adamw_decision_kernel()),
+                   .update = find_kernel(kernels::adamw_update_kernel())},
+          device_(device),
+          num_pieces_(narrow<std::int64_t>(pieces.size())) {
+        std::vector<kernels::NormPiece> parts;
+        for (const Piece& piece : pieces) {
+            parts.push_back({piece.begin, piece.count});
+        }
+        const kernels::NormSchedule schedule = kernels::make_norm_schedule(parts);
+        chunks_C2_ = tensor::upload(std::span(schedule.chunks), device);
+        first_chunk_N1_ = tensor::upload(std::span(schedule.first_chunk), device);
+        squares_C_ = at::empty({chunks_C2_.numel() / 2}, of(at::kDouble));
+        factors_ = at::empty({kernels::kAdamWFactorBytes}, of(at::kByte));
+    }
+
+    GradientNorms step(const kernels::AdamWTensors& tensors,
+                       const at::Tensor& steps,
+                       const kernels::AdamWRule& rule,
+                       std::int64_t num_parameters) const {
+        const GradientNorms norms{.norm = at::empty({}, of(at::kDouble)),
+                                  .pieces_N = at::empty({num_pieces_}, of(at::kDouble))};
+        kernels::adamw_step(kernels_,
+                            {.chunks = chunks_C2_.data_ptr<std::int64_t>(),
+                             .first_chunk = first_chunk_N1_.data_ptr<std::int32_t>(),
+                             .num_chunks = squares_C_.numel(),
+                             .num_pieces = num_pieces_,
+                             .squares = squares_C_.data_ptr<double>(),
+                             .factors = factors_.data_ptr(),
+                             .norm = norms.norm.data_ptr<double>(),
+                             .piece_norms_N = norms.pieces_N.data_ptr<double>(),
+                             .steps = steps.data_ptr<float>()},
+                            tensors,
+                            rule,
+                            num_parameters,
+                            tensor::current_stream(device_));
+        return norms;
+    }
+
+  private:
+    at::TensorOptions of(at::ScalarType dtype) const {
+        return at::TensorOptions(device_).dtype(dtype);
+    }
+
+    kernels::AdamWKernels kernels_;
+    at::Device device_;
+    std::int64_t num_pieces_;
+    at::Tensor chunks_C2_;       // int64
+    at::Tensor first_chunk_N1_;  // int32
+    at::Tensor squares_C_;       // fp64
+    at::Tensor factors_;
+};
+
 std::int64_t AdamW::max_piece(at::Device device) {
     // On a GPU lists of tensors are worked on together, so small pieces would cost nothing but
     // descriptors; on the CPU a piece in fp64 stays in the second-level cache.
     return device.is_cuda() ? std::int64_t{1} << 24 : std::int64_t{1} << 16;
 }
 
-AdamW::AdamW(model::DraftWeights& weights, const AdamWOptions& options)
+AdamW::AdamW(model::DraftWeights& weights,
+             const AdamWOptions& options,
+             const kernels::FindKernel& find_kernel)
     : weights_(weights), options_(options) {
     const c10::NoGradGuard no_grad;
     const at::Tensor compute = weights.compute_flat();
@@ -38,7 +101,12 @@ AdamW::AdamW(model::DraftWeights& weights, const AdamWOptions& options)
             offset += count;
         }
     }
+    if (find_kernel) {
+        kernel_path_ = std::make_unique<KernelPath>(pieces_, compute.device(), find_kernel);
+    }
 }
+
+AdamW::~AdamW() = default;
 
 void AdamW::set_master(const at::Tensor& flat_fp32) {
     const c10::NoGradGuard no_grad;
@@ -63,6 +131,31 @@ GradientNorms AdamW::step(const at::Tensor& sums, double scale, double learning_
     const c10::NoGradGuard no_grad;
     tensor::expect_shape(sums, {master_.numel()}, "gradient sums");
     tensor::expect_dtype(sums, at::kFloat, "gradient sums");
+    if (kernel_path_ == nullptr) {
+        return step_by_torch(sums, scale, learning_rate);
+    }
+    const at::Tensor compute = weights_.compute_flat();
+    const bool rounded = !compute.is_alias_of(master_);
+    if (rounded) {
+        tensor::expect_dtype(compute, at::kBFloat16, "weights that kernels round");
+    }
+    return kernel_path_->step({.gradient_P = sums.data_ptr<float>(),
+                               .master_P = master_.data_ptr<float>(),
+                               .exp_avg_P = exp_avg_.data_ptr<float>(),
+                               .exp_avg_sq_P = exp_avg_sq_.data_ptr<float>(),
+                               .weight_P = rounded ? compute.data_ptr() : nullptr},
+                              steps_,
+                              {.beta1 = options_.beta1,
+                               .beta2 = options_.beta2,
+                               .eps = options_.eps,
+                               .weight_decay = options_.weight_decay,
+                               .clip = options_.clip,
+                               .scale = scale,
+                               .learning_rate = learning_rate},
+                              master_.numel());
+}
+
+GradientNorms AdamW::step_by_torch(const at::Tensor& sums, double scale, double learning_rate) {
     const std::vector<at::Tensor> gradients = pieces_of(sums);
     GradientNorms norms;
     // Squares of fp32 numbers cannot overflow in fp64, so a norm is finite if and only if all its

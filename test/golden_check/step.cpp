@@ -232,7 +232,8 @@ void compare_gradients(const std::string& how,
 }
 
 /// A step in bf16 with the kernels of a GPU.
-void compare_rounded(const DrafterCase& c,
+void compare_rounded(const std::string& how,
+                     const DrafterCase& c,
                      const io::SafetensorsFile& expected,
                      const StepResult& result,
                      Verdict& verdict) {
@@ -240,11 +241,11 @@ void compare_rounded(const DrafterCase& c,
         return tensor::load(expected.at(name), at::kCPU, at::kDouble);
     };
     verdict.compare(
-        "bf16 loss",
+        how + "loss",
         relative(result.numerator / result.denominator, c.json.require_number("loss", c.folder)),
         kRoundedLoss,
         "batch");
-    verdict.compare("bf16 hidden_grad rms",
+    verdict.compare(how + "hidden_grad rms",
                     rms_over_rms(result.hidden_grad_bNBH, load("hidden_grad")),
                     kRoundedGradient,
                     "all blocks");
@@ -256,7 +257,7 @@ void compare_rounded(const DrafterCase& c,
                       specs[i].name);
         }
     }
-    verdict.compare("bf16 gradients rms", worst.error(), kRoundedGradient, worst.where());
+    verdict.compare(how + "gradients rms", worst.error(), kRoundedGradient, worst.where());
 }
 
 }  // namespace
@@ -305,12 +306,26 @@ void check_step(const std::string& case_folder, const Options& options, Verdict&
     if (options.device.is_cuda()) {
         GpuKernels kernels(options.device);
         const auto find = [&](const kernels::KernelSpec& spec) { return kernels.find(spec); };
-        const auto drafter = c.make_drafter(device,
-                                            at::kBFloat16,
-                                            {std::make_unique<model::KernelAttention>(
-                                                 c.config, device, kernels.architecture(), find),
-                                             std::make_unique<tensor::KernelRowOps>(device, find)});
-        compare_rounded(c, expected, run_step(c, drafter, anchors, packed.groups), verdict);
+        // Products as LibTorch makes them, and by the algorithms that training takes.
+        for (const bool tuned : {false, true}) {
+            const auto gemm = tuned ? std::make_shared<kernels::TunedGemm>(
+                                          std::make_shared<kernels::GemmChoices>("", ""))
+                                    : nullptr;
+            const auto drafter =
+                c.make_drafter(device,
+                               at::kBFloat16,
+                               {std::make_unique<model::KernelAttention>(
+                                    c.config, device, kernels.architecture(), find),
+                                std::make_unique<tensor::KernelRowOps>(device, find, gemm)});
+            // The first step with tuned products is lost.
+            run_step(c, drafter, anchors, packed.groups);
+            drafter->weights().gradient_flat().zero_();
+            compare_rounded(tuned ? "bf16, tuned products, " : "bf16 ",
+                            c,
+                            expected,
+                            run_step(c, drafter, anchors, packed.groups),
+                            verdict);
+        }
     }
 }
 

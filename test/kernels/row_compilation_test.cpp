@@ -3,7 +3,9 @@
 // without spills and without a stack, for the oldest and the newest architecture.
 #include "rms_norm_variants.hpp"
 
+#include <dflash/kernels/adamw.hpp>
 #include <dflash/kernels/compiler.hpp>
+#include <dflash/kernels/cross_entropy.hpp>
 #include <dflash/kernels/head_norm.hpp>
 #include <dflash/kernels/rms_norm.hpp>
 #include <dflash/kernels/swiglu.hpp>
@@ -86,6 +88,13 @@ TEST_SUITE("kernels.row_compilation") {
             specs.push_back(head_norm_backward_kernel(shape, kBf16));
             specs.push_back(head_norm_backward_kernel(shape, kFp32));
         }
+        check_compilation(specs);
+    }
+
+    TEST_CASE("cross-entropy and optimizer: all types compile") {
+        std::vector<KernelSpec> specs = adamw_kernels();
+        specs.push_back(cross_entropy_kernel(kBf16));
+        specs.push_back(cross_entropy_kernel(kFp32));
         check_compilation(specs);
     }
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <dflash/data/packed_row.hpp>
+#include <dflash/kernels/launch.hpp>
 #include <dflash/model/attention.hpp>
 #include <dflash/model/config.hpp>
 #include <dflash/tensor/row_ops.hpp>
@@ -30,6 +31,7 @@ struct FrozenEnds {
 struct DrafterPaths {
     std::unique_ptr<BlockAttention> attention;
     std::unique_ptr<tensor::RowOps> row_ops;
+    kernels::FindKernel find_kernel{};  ///< for the optimizer; empty: Torch operations there, too
 };
 
 /// Those of the CPU, which serve any device and dtype.

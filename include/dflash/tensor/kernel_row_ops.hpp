@@ -4,8 +4,10 @@
 
 #include <dflash/kernels/launch.hpp>
 #include <dflash/kernels/row_tensor.hpp>
+#include <dflash/kernels/tuned_gemm.hpp>
 #include <dflash/tensor/row_ops.hpp>
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -15,24 +17,39 @@ namespace dflash::tensor {
 /// first used; one that the compile barrier was not told of is an internal error.
 class KernelRowOps final : public RowOps {
   public:
-    KernelRowOps(at::Device device, kernels::FindKernel find_kernel);
+    KernelRowOps(at::Device device,
+                 kernels::FindKernel find_kernel,
+                 std::shared_ptr<kernels::TunedGemm> gemm = nullptr);
+
+    // Products are Torch's without `gemm`.
+    void linear(const at::Tensor& y_RO,
+                const at::Tensor& x_RI,
+                const at::Tensor& weight_OI) override;
+    void linear_add(const at::Tensor& y_RO,
+                    const at::Tensor& before_RO,
+                    const at::Tensor& x_RI,
+                    const at::Tensor& weight_OI) override;
+    void linear_backward_input(const at::Tensor& dx_RI,
+                               bool add,
+                               const at::Tensor& dy_RO,
+                               const at::Tensor& weight_OI) override;
+    void linear_backward_weight(const at::Tensor& dweight_OI,
+                                const at::Tensor& dy_RO,
+                                const at::Tensor& x_RI) override;
 
     void rms_norm(const at::Tensor& y_RH,
                   const at::Tensor& x_RH,
                   const at::Tensor& weight_H,
                   double eps,
                   const at::Tensor* inverse_rms_R1) override;
-    void rms_norm_again(const at::Tensor& y_RH,
-                        const at::Tensor& x_RH,
-                        const at::Tensor& weight_H,
-                        const at::Tensor& inverse_rms_R1) override;
     void rms_norm_backward(const at::Tensor& dx_RH,
                            bool add,
                            const at::Tensor& dweight_H,
                            const at::Tensor& dy_RH,
                            const at::Tensor& x_RH,
                            const at::Tensor& weight_H,
-                           const at::Tensor& inverse_rms_R1) override;
+                           const at::Tensor& inverse_rms_R1,
+                           const NormByproducts& also = {}) override;
     void head_norm(const at::Tensor& y_RND,
                    const at::Tensor& x_RND,
                    const at::Tensor& weight_D,
@@ -55,14 +72,28 @@ class KernelRowOps final : public RowOps {
                          const at::Tensor& dy_RI,
                          const at::Tensor& gate_RI,
                          const at::Tensor& up_RI) override;
+    LogitsGradient cross_entropy(const at::Tensor& cross_entropy_C,
+                                 const at::Tensor& argmax_C,
+                                 const at::Tensor& logits_CV,
+                                 const at::Tensor& label_C,
+                                 at::ScalarType compute_dtype,
+                                 bool with_gradient) override;
 
   private:
+    void product(const at::Tensor& d,
+                 const at::Tensor* c,
+                 const at::Tensor& a,
+                 bool a_transposed,
+                 const at::Tensor& b,
+                 bool b_transposed);
     kernels::LoadedKernel kernel(const kernels::KernelSpec& spec);
     kernels::WeightPartials partials(const kernels::KernelSpec& backward, std::int64_t size);
     gpu::StreamView stream() const;
 
     at::Device device_;
     kernels::FindKernel find_kernel_;
+    std::shared_ptr<kernels::TunedGemm> gemm_;
+    at::Tensor workspace_;  // of gemm_
     int num_multiprocessors_;
     std::vector<std::pair<kernels::KernelSpec, kernels::LoadedKernel>> kernels_;
     at::Tensor partials_;  // fp32

@@ -1,22 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on rows of activations between the products: norms, rotation, the gated activation. By
-// Torch operations on any device (the CPU's path, and the oracle), or by kernels on a GPU.
+// Operations on rows of activations: products with weights, norms, rotation, the gated activation,
+// the cross-entropy. By Torch operations on any device (the CPU's path, and the oracle), or by
+// kernels on a GPU.
 //
-// R rows, H columns, N heads of D, I inner size. Semantics are those of rms_norm.hpp, rotary.hpp
-// and swiglu.hpp. Not thread-safe; asynchronous on the current stream; results are the same bits
-// every time.
+// R rows, H columns, N heads of D, I inner size, O outputs, C rows of V logits. Semantics are those
+// of linear.hpp, rms_norm.hpp, rotary.hpp, swiglu.hpp and cross_entropy.hpp. Not thread-safe;
+// asynchronous on the current stream; results are the same bits every time.
 #pragma once
 
 #include <dflash/core/scope.hpp>
+#include <dflash/tensor/cross_entropy.hpp>
 #include <dflash/tensor/rotary.hpp>
 
 #include <ATen/ATen.h>
 
 namespace dflash::tensor {
 
+/// What the backward of a norm can leave in the same pass over its rows; null: not wanted.
+struct NormByproducts {
+    const at::Tensor* dx_rounded_RH = nullptr;  ///< dx as it is afterwards, in its dtype
+    const at::Tensor* y_RH = nullptr;           ///< the output of the forward again
+};
+
 class RowOps : NonCopyable {
   public:
     virtual ~RowOps() = default;
+
+    // Products: by Torch's unless a class has others.
+
+    /// y = x W^T.
+    virtual void linear(const at::Tensor& y_RO,
+                        const at::Tensor& x_RI,
+                        const at::Tensor& weight_OI);
+
+    /// y = before + x W^T; y may be `before`, and must not overlap it otherwise.
+    virtual void linear_add(const at::Tensor& y_RO,
+                            const at::Tensor& before_RO,
+                            const at::Tensor& x_RI,
+                            const at::Tensor& weight_OI);
+
+    /// dx = dy W, or dx += dy W.
+    virtual void linear_backward_input(const at::Tensor& dx_RI,
+                                       bool add,
+                                       const at::Tensor& dy_RO,
+                                       const at::Tensor& weight_OI);
+
+    /// dW += dy^T x.
+    virtual void linear_backward_weight(const at::Tensor& dweight_OI,
+                                        const at::Tensor& dy_RO,
+                                        const at::Tensor& x_RI);
 
     /// y = x r w; leaves r in `inverse_rms_R1` if given.
     virtual void rms_norm(const at::Tensor& y_RH,
@@ -25,21 +57,16 @@ class RowOps : NonCopyable {
                           double eps,
                           const at::Tensor* inverse_rms_R1) = 0;
 
-    /// The same again with the r of a forward before.
-    virtual void rms_norm_again(const at::Tensor& y_RH,
-                                const at::Tensor& x_RH,
-                                const at::Tensor& weight_H,
-                                const at::Tensor& inverse_rms_R1) = 0;
-
     /// dx = or += the gradient of x, dweight += that of w. dy is used up; dx may be dy unless added
-    /// to.
+    /// to. Leaves byproducts where they are asked for.
     virtual void rms_norm_backward(const at::Tensor& dx_RH,
                                    bool add,
                                    const at::Tensor& dweight_H,
                                    const at::Tensor& dy_RH,
                                    const at::Tensor& x_RH,
                                    const at::Tensor& weight_H,
-                                   const at::Tensor& inverse_rms_R1) = 0;
+                                   const at::Tensor& inverse_rms_R1,
+                                   const NormByproducts& also = {}) = 0;
 
     /// y = turned(x r w) with r per head, or turned(x) if `weight_D` is undefined; y must not
     /// overlap x. Leaves r in `inverse_rms_RN1` if given.
@@ -71,9 +98,19 @@ class RowOps : NonCopyable {
                                  const at::Tensor& dy_RI,
                                  const at::Tensor& gate_RI,
                                  const at::Tensor& up_RI) = 0;
+
+    /// Leaves -log P(label) and the smallest index of the largest logit of every row (int64), and
+    /// uses the logits (fp32, fp64 for fp64; rows a multiple of 16 bytes apart) up. With
+    /// `with_gradient` what is returned holds until the next call, perhaps in their memory.
+    virtual LogitsGradient cross_entropy(const at::Tensor& cross_entropy_C,
+                                         const at::Tensor& argmax_C,
+                                         const at::Tensor& logits_CV,
+                                         const at::Tensor& label_C,
+                                         at::ScalarType compute_dtype,
+                                         bool with_gradient) = 0;
 };
 
-/// Torch operations. Keeps one scratch tensor of the largest heads it has seen.
+/// Torch operations. Keeps scratch of the largest heads, and of rounded gradients of logits.
 class TorchRowOps final : public RowOps {
   public:
     void rms_norm(const at::Tensor& y_RH,
@@ -81,17 +118,14 @@ class TorchRowOps final : public RowOps {
                   const at::Tensor& weight_H,
                   double eps,
                   const at::Tensor* inverse_rms_R1) override;
-    void rms_norm_again(const at::Tensor& y_RH,
-                        const at::Tensor& x_RH,
-                        const at::Tensor& weight_H,
-                        const at::Tensor& inverse_rms_R1) override;
     void rms_norm_backward(const at::Tensor& dx_RH,
                            bool add,
                            const at::Tensor& dweight_H,
                            const at::Tensor& dy_RH,
                            const at::Tensor& x_RH,
                            const at::Tensor& weight_H,
-                           const at::Tensor& inverse_rms_R1) override;
+                           const at::Tensor& inverse_rms_R1,
+                           const NormByproducts& also = {}) override;
     void head_norm(const at::Tensor& y_RND,
                    const at::Tensor& x_RND,
                    const at::Tensor& weight_D,
@@ -114,11 +148,18 @@ class TorchRowOps final : public RowOps {
                          const at::Tensor& dy_RI,
                          const at::Tensor& gate_RI,
                          const at::Tensor& up_RI) override;
+    LogitsGradient cross_entropy(const at::Tensor& cross_entropy_C,
+                                 const at::Tensor& argmax_C,
+                                 const at::Tensor& logits_CV,
+                                 const at::Tensor& label_C,
+                                 at::ScalarType compute_dtype,
+                                 bool with_gradient) override;
 
   private:
-    at::Tensor scratch(const at::Tensor& like, at::ScalarType dtype);
+    static at::Tensor scratch(at::Tensor& memory, const at::Tensor& like, at::ScalarType dtype);
 
-    at::Tensor scratch_;
+    at::Tensor heads_;
+    at::Tensor gradient_;  // of logits, where products are not made in their dtype
 };
 
 }  // namespace dflash::tensor

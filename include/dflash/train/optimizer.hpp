@@ -5,10 +5,12 @@
 // P parameters, in N pieces of a weight each.
 #pragma once
 
+#include <dflash/kernels/launch.hpp>
 #include <dflash/model/drafter.hpp>
 
 #include <ATen/ATen.h>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace dflash::train {
@@ -32,8 +34,13 @@ struct GradientNorms {
 class AdamW {
   public:
     /// Moments zero, step 0. `weights` must outlive this. Master weights are the compute weights
-    /// themselves where those are fp32, else a buffer of their own; set them with set_master.
-    AdamW(model::DraftWeights& weights, const AdamWOptions& options);
+    /// themselves where those are fp32, else a buffer of their own; set them with set_master. With
+    /// `find_kernel` steps are made by kernels of the weights' GPU, else by Torch operations: the
+    /// CPU's path, and the oracle.
+    AdamW(model::DraftWeights& weights,
+          const AdamWOptions& options,
+          const kernels::FindKernel& find_kernel = {});
+    ~AdamW();
 
     /// Master weights from fp32 values [P] on any device; compute weights are rounded from them.
     void set_master(const at::Tensor& flat_fp32);
@@ -74,6 +81,9 @@ class AdamW {
     static std::int64_t max_piece(at::Device device);
 
   private:
+    class KernelPath;
+
+    GradientNorms step_by_torch(const at::Tensor& sums, double scale, double learning_rate);
     std::vector<at::Tensor> pieces_of(const at::Tensor& flat) const;
     void round_to_compute();
 
@@ -84,6 +94,7 @@ class AdamW {
     at::Tensor exp_avg_;
     at::Tensor exp_avg_sq_;
     at::Tensor steps_;  // fp32 scalar on the device, as the fused update takes it: exact to 2^24
+    std::unique_ptr<KernelPath> kernel_path_;  // null: Torch's
 };
 
 }  // namespace dflash::train

@@ -161,6 +161,17 @@ __device__ __forceinline__ void assign(Vector<BFloat16, kCount>& v, const float 
     }
 }
 
+/// One element, rounded to nearest even.
+__device__ __forceinline__ void store_one(BFloat16* target, float value) {
+    asm("{\n"
+        ".reg .b16 half;\n"
+        "cvt.rn.bf16.f32 half, %1;\n"
+        "st.global.b16 [%0], half;\n"
+        "}" ::"l"(target),
+        "f"(value)
+        : "memory");
+}
+
 /// Values rounded to T, as they will be read again.
 template <typename T, int kCount>
 __device__ __forceinline__ Vector<T, kCount> rounded(const float (&values)[kCount]) {

@@ -18,10 +18,12 @@
 #include <dflash/train/version.hpp>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <fmt/format.h>
 #include <functional>
 #include <map>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 namespace dflash::cli {
@@ -148,6 +150,18 @@ int dispatch(Arguments arguments) {
     return found->second.run(arguments, command_line);
 }
 
+/// Without a run, and so without a log file, what was printed is all that the command gives.
+void expect_output_written(const report::Console& console) {
+    const bool printed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+    if (console.log_path().empty() && (!printed || console.is_gone())) {
+        throw Error(ErrorKind::Storage,
+                    {.what = "the output of the command could not be written",
+                     .where = "standard output",
+                     .cause = "the disk is full, or what stands behind it is closed",
+                     .hint = "Write it to a place that takes it"});
+    }
+}
+
 }  // namespace
 
 int run(int argc, char** argv) {
@@ -155,9 +169,17 @@ int run(int argc, char** argv) {
     try {
         const int code = dispatch({argv + 1, argv + argc});
         console.flush();
+        expect_output_written(console);
         return code;
     } catch (...) {
-        return report::report_failure(std::current_exception(), console);
+        if (!console.log_path().empty()) {
+            return report::report_failure(std::current_exception(), console);
+        }
+        // No run has begun: standard output may be meant for a file or a program.
+        console.end_blocks();
+        console.flush();
+        report::Console errors(STDERR_FILENO);
+        return report::report_failure(std::current_exception(), errors);
     }
 }
 

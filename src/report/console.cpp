@@ -209,6 +209,11 @@ void Console::tell_failure(const std::exception_ptr& error) {
     }
 }
 
+bool Console::is_gone() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->screen.is_gone();
+}
+
 bool Console::is_terminal() const {
     return state_->screen.is_terminal();
 }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <new>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 namespace dflash::report {
@@ -30,6 +31,21 @@ Failure describe_one(const std::exception& exception) {
                 {.what = "a file operation failed",
                  .where = error->path1().string(),
                  .cause = exception.what(),
+                 .hint = {}}};
+    }
+    if (const auto* error = dynamic_cast<const std::system_error*>(&exception)) {
+        if (error->code() == std::errc::resource_unavailable_try_again) {
+            return {ErrorKind::Device,
+                    {.what = "the operating system gives this process no more threads",
+                     .where = {},
+                     .cause = error->what(),
+                     .hint = "Raise the limit (ulimit -u; pids.max of a container)"}};
+        }
+        // What fmt throws when a file or a descriptor refuses.
+        return {ErrorKind::Storage,
+                {.what = "the operating system refused a request",
+                 .where = {},
+                 .cause = error->what(),
                  .hint = {}}};
     }
     return {ErrorKind::Internal,

@@ -87,14 +87,18 @@ class Playground {
             pointers.push_back(argument.data());
         }
         const int saved = ::dup(STDOUT_FILENO);
+        const int saved_errors = ::dup(STDERR_FILENO);
         FILE* captured = std::tmpfile();
         std::fflush(stdout);
         ::dup2(fileno(captured), STDOUT_FILENO);
+        ::dup2(fileno(captured), STDERR_FILENO);
         Outcome outcome;
         outcome.code = cli::run(static_cast<int>(pointers.size()), pointers.data());
         std::fflush(stdout);
         ::dup2(saved, STDOUT_FILENO);
+        ::dup2(saved_errors, STDERR_FILENO);
         ::close(saved);
+        ::close(saved_errors);
         std::rewind(captured);
         char buffer[4096];
         for (std::size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, captured)) > 0;) {

@@ -30,7 +30,7 @@ std::string fresh_folder() {
     return folder.string();
 }
 
-// Standard output goes to a file while the command runs.
+// Standard output and standard error go to a file while the command runs.
 Outcome run_with(std::vector<std::string> arguments, const std::string& folder) {
     arguments.insert(arguments.begin(), {"dflash", "data"});
     std::vector<char*> pointers;
@@ -42,11 +42,15 @@ Outcome run_with(std::vector<std::string> arguments, const std::string& folder) 
     {
         std::fflush(stdout);
         const int saved = ::dup(STDOUT_FILENO);
+        const int saved_errors = ::dup(STDERR_FILENO);
         REQUIRE(std::freopen(path.c_str(), "w", stdout) != nullptr);
-        const ScopeGuard restore([saved] {
+        ::dup2(STDOUT_FILENO, STDERR_FILENO);
+        const ScopeGuard restore([saved, saved_errors] {
             std::fflush(stdout);
             ::dup2(saved, STDOUT_FILENO);
+            ::dup2(saved_errors, STDERR_FILENO);
             ::close(saved);
+            ::close(saved_errors);
         });
         outcome.code = run(static_cast<int>(pointers.size()), pointers.data());
     }

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <new>
 #include <stdexcept>
+#include <system_error>
 #include <unistd.h>
 
 namespace dflash::report {
@@ -64,6 +65,9 @@ TEST_CASE("foreign exceptions have a kind as well") {
     const Case cases[] = {
         {thrown(std::bad_alloc()), ErrorKind::Device, "the machine has not enough memory (RAM)"},
         {thrown(fs_error), ErrorKind::Storage, "a file operation failed"},
+        {thrown(std::system_error(std::make_error_code(std::errc::no_space_on_device))),
+         ErrorKind::Storage,
+         "the operating system refused a request"},
         {thrown(std::out_of_range("index")), ErrorKind::Internal, "index"},
         {thrown(42), ErrorKind::Internal, "an exception of unknown type"},
         {nullptr, ErrorKind::Internal, "a failure without an exception"},

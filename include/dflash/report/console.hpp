@@ -90,6 +90,9 @@ class Console : NonCopyable {
     /// Path of the attached file; empty before attach().
     std::string log_path() const;
 
+    /// Whether lines are shown no more: the terminal, pipe or disk behind them refused one.
+    bool is_gone() const;
+
     /// Whether lines are shown on a terminal (as opposed to a file or pipe), and its width in
     /// columns (80 if unknown).
     bool is_terminal() const;

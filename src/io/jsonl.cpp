@@ -7,7 +7,6 @@
 #include <dflash/io/mapped_file.hpp>
 
 #include <cstring>
-#include <filesystem>
 #include <fmt/format.h>
 #include <optional>
 #include <system_error>
@@ -30,10 +29,7 @@ struct JsonLines::Content {
     explicit Content(const std::string& file_path) : path(file_path) {
         // What is not there is a wrong command line; what is there but holds no rows is wrong data,
         // a folder like an empty file.
-        std::error_code error;
-        const bool is_other =
-            std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error);
-        file.emplace(path, is_other ? ErrorKind::Data : ErrorKind::Config);
+        file.emplace(path, ErrorKind::Config, ErrorKind::Data);
         compression = compression_of(file->bytes());
         if (compression == Compression::None) {
             bytes = file->text();

@@ -31,14 +31,28 @@ int system_advice(MappedFile::Advice advice) {
     return MADV_NORMAL;
 }
 
+Error not_regular(const std::string& path, ::mode_t mode, ErrorKind kind) {
+    return {kind,
+            {.what = fmt::format(
+                 "{} is {}, expected a file", path, S_ISDIR(mode) ? "a folder" : "no regular file"),
+             .where = path,
+             .cause = {},
+             .hint = S_ISFIFO(mode) ? "Write what comes out of the pipe to a file first"
+                                    : "Check the path"}};
+}
+
 }  // namespace
 
-MappedFile::MappedFile(std::string path, ErrorKind kind) : path_(std::move(path)) {
+MappedFile::MappedFile(std::string path, ErrorKind kind, ErrorKind other_kind)
+    : path_(std::move(path)) {
     // O_NONBLOCK: opening a named pipe must not wait for its writer before it can be refused.
     int descriptor = -1;
     do {
         descriptor = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     } while (descriptor < 0 && errno == EINTR);
+    if (descriptor < 0 && errno == ENXIO) {
+        throw not_regular(path_, S_IFSOCK, other_kind);
+    }
     if (descriptor < 0) {
         throw storage_error("cannot read", path_, errno, kind);
     }
@@ -50,15 +64,7 @@ MappedFile::MappedFile(std::string path, ErrorKind kind) : path_(std::move(path)
         throw storage_error("cannot read", path_, errno, kind);
     }
     if (!S_ISREG(status.st_mode)) {
-        throw Error(
-            kind,
-            {.what = fmt::format("{} is {}, expected a file",
-                                 path_,
-                                 S_ISDIR(status.st_mode) ? "a folder" : "no regular file"),
-             .where = path_,
-             .cause = {},
-             .hint = S_ISFIFO(status.st_mode) ? "Write what comes out of the pipe to a file first"
-                                              : "Check the path"});
+        throw not_regular(path_, status.st_mode, other_kind);
     }
     if (status.st_size == 0) {
         return;

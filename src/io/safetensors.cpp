@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <optional>
@@ -273,15 +272,6 @@ class HeaderReader {
     std::span<const std::byte> data_;
 };
 
-// A folder or a pipe where weights should be is no fault of the disk.
-ErrorKind kind_of_refusal(const std::string& path) {
-    std::error_code ignored;
-    return std::filesystem::exists(path, ignored) &&
-                   !std::filesystem::is_regular_file(path, ignored)
-               ? ErrorKind::Data
-               : ErrorKind::Storage;
-}
-
 }  // namespace
 
 std::string_view to_string(DType dtype) {
@@ -306,7 +296,8 @@ std::string describe(const TensorView& tensor) {
 
 /// On the heap, so that views and keys keep their addresses when the file is moved.
 struct SafetensorsFile::Content {
-    explicit Content(const std::string& path) : file(path, kind_of_refusal(path)) {
+    // A folder or a pipe where weights should be is no fault of the disk.
+    explicit Content(const std::string& path) : file(path, ErrorKind::Storage, ErrorKind::Data) {
         HeaderReader(file.path(), file.bytes()).read(tensors, metadata);
         for (const TensorView& tensor : tensors) {
             by_name.emplace(tensor.name, &tensor);

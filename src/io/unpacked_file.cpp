@@ -53,10 +53,7 @@ class ScratchFile : NonCopyable {
 UnpackedFile::UnpackedFile(const std::string& path, const std::string& scratch_folder) {
     // What is not there is a wrong command line; what is there but holds no rows is wrong data, a
     // folder like an empty file.
-    std::error_code ignored;
-    const bool is_other =
-        std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored);
-    MappedFile file(path, is_other ? ErrorKind::Data : ErrorKind::Config);
+    MappedFile file(path, ErrorKind::Config, ErrorKind::Data);
     is_packed_ = compression_of(file.bytes()) != Compression::None;
     if (!is_packed_) {
         mapped_ = std::move(file);

@@ -2,10 +2,15 @@
 #include "expect_error.hpp"
 #include "temp_folder.hpp"
 
+#include <dflash/core/scope.hpp>
 #include <dflash/io/mapped_file.hpp>
 
 #include <doctest/doctest.h>
+#include <string>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 namespace dflash::io {
 namespace {
@@ -72,6 +77,25 @@ TEST_CASE("what is no readable file is refused with the kind asked for") {
     expect_error(ErrorKind::Storage, {"no regular file, expected a file"}, [&] {
         const MappedFile file(folder / "pipe");
     });
+}
+
+TEST_CASE("what is there and no regular file has a kind of its own") {
+    const TempFolder folder;
+    const auto map = [](const std::string& path) {
+        const MappedFile file(path, ErrorKind::Config, ErrorKind::Data);
+    };
+    expect_error(ErrorKind::Config, {"cannot read"}, [&] { map(folder / "none"); });
+    expect_error(ErrorKind::Data, {"is a folder, expected a file"}, [&] { map(folder.path()); });
+
+    ::sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = folder / "socket";
+    REQUIRE(path.size() < sizeof address.sun_path);
+    path.copy(address.sun_path, path.size());
+    const int descriptor = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const ScopeGuard closer([descriptor] { ::close(descriptor); });
+    REQUIRE(::bind(descriptor, reinterpret_cast<::sockaddr*>(&address), sizeof address) == 0);
+    expect_error(ErrorKind::Data, {"no regular file, expected a file"}, [&] { map(path); });
 }
 
 TEST_SUITE_END();

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace dflash::io {
 
@@ -20,8 +21,13 @@ class MappedFile {
     enum class Advice { Normal, Sequential, Random, WillNeed, DontNeed };
 
     /// Maps the file; an empty file gives no bytes. Throws an Error of kind `kind` if it is not
-    /// there, is no regular file or cannot be read.
-    explicit MappedFile(std::string path, ErrorKind kind = ErrorKind::Storage);
+    /// there or cannot be read, and of kind `other_kind` if what is there is no regular file, such
+    /// as a folder, a pipe or a socket.
+    MappedFile(std::string path, ErrorKind kind, ErrorKind other_kind);
+
+    explicit MappedFile(std::string path, ErrorKind kind = ErrorKind::Storage)
+        : MappedFile(std::move(path), kind, kind) {}
+
     MappedFile(MappedFile&& other) noexcept;
     MappedFile& operator=(MappedFile&& other) noexcept;
     ~MappedFile();

@@ -127,6 +127,8 @@ std::optional<Field> standstill(const RunStatus& status, double now_s) {
 }
 
 std::vector<Group> header(const RunStatus& status, double now_s) {
+    // Speeds and use of an ended run are what they were at its end, not what they are.
+    const bool live = is_live(status.state);
     Group first = {state_field(status)};
     Group learning;
     Group speed;
@@ -138,16 +140,19 @@ std::vector<Group> header(const RunStatus& status, double now_s) {
         learning.push_back({fmt::format("loss {:.4f}", step.loss),
                             std::isfinite(step.loss) ? Style::Plain : Style::Alert});
         learning.push_back({fmt::format("accuracy {:.1f} %", 100 * step.accuracy)});
-        speed.push_back({fmt::format("drafter {} tok/s", per_second(step.drafter_tokens_per_s))});
-        speed.push_back({fmt::format("target {} tok/s", per_second(step.target_tokens_per_s))});
-        speed.push_back({fmt::format("waited: drafter {:.0f} %, target {:.0f} %",
-                                     100 * step.drafter_waited,
-                                     100 * step.target_waited)});
+        if (live) {
+            speed.push_back(
+                {fmt::format("drafter {} tok/s", per_second(step.drafter_tokens_per_s))});
+            speed.push_back({fmt::format("target {} tok/s", per_second(step.target_tokens_per_s))});
+            speed.push_back({fmt::format("waited: drafter {:.0f} %, target {:.0f} %",
+                                         100 * step.drafter_waited,
+                                         100 * step.target_waited)});
+        }
         learning.push_back({fmt::format("lr {:.2e}", step.learning_rate)});
     }
     if (const auto field = standstill(status, now_s)) {
         first.push_back(*field);
-    } else if (status.step && status.step->left_s) {
+    } else if (live && status.step && status.step->left_s) {
         first.push_back({fmt::format("{} left", format_seconds(*status.step->left_s))});
     }
     first.push_back({fmt::format("up {}", clock(now_s - status.started_s))});
@@ -165,7 +170,7 @@ std::vector<Group> header(const RunStatus& status, double now_s) {
                                     format_count(status.saved->step),
                                     format_seconds(std::max(now_s - status.saved->at_s, 0.0)))});
     }
-    if (status.process_bytes > 0) {
+    if (live && status.process_bytes > 0) {
         more.push_back({fmt::format("process {:.0f} % CPU, {}",
                                     100 * status.process_cpu,
                                     format_bytes(status.process_bytes))});
@@ -344,12 +349,14 @@ std::vector<std::string> device_lines(const std::vector<DeviceStatus>& devices,
 
 std::vector<std::string> block_lines(const RunStatus& status, BlockSpace space, double now_s) {
     constexpr int kHeaderAtLeast = 2;  // of a block of ten lines eight are left for devices
-    const auto num_devices = static_cast<int>(status.devices.size());
+    const std::vector<DeviceStatus> none;
+    const std::vector<DeviceStatus>& devices = is_live(status.state) ? status.devices : none;
+    const auto num_devices = static_cast<int>(devices.size());
     const int for_header =
         std::max(space.lines - num_devices, std::min(kHeaderAtLeast, space.lines));
     std::vector<std::string> lines = lay_out(header(status, now_s), space, for_header);
     const int left = space.lines - static_cast<int>(lines.size());
-    for (std::string& line : device_lines(status.devices, space.columns, left)) {
+    for (std::string& line : device_lines(devices, space.columns, left)) {
         lines.push_back(std::move(line));
     }
     return lines;

@@ -118,6 +118,18 @@ TEST_SUITE("report.status_block") {
         CHECK(lines_of(status, 79, 10) == Lines{"starting: loading the target  up 0:01:15"});
     }
 
+    TEST_CASE("an ended run shows what it learned, and no speed, use or time left") {
+        RunStatus status = example_status(1, 1);
+        status.state = RunState::Done;
+        check_lines(lines_of(status, 79, 10),
+                    {
+                        "done  step 1,234  12.4 %  up 3:05:12",
+                        "loss 2.3457  accuracy 41.2 %  lr 5.90e-04",
+                        "held-out acceptance 2.310 at step 1,000 (bigram 1.480)",
+                        "saved step 1,000 12 min 20 s ago",
+                    });
+    }
+
     TEST_CASE("a run that stands still says since when; an evaluation is no standstill") {
         RunStatus status = example_status(1, 1);
         status.step->at_s = kNow - 190;

@@ -15,6 +15,9 @@
 namespace dflash::model {
 namespace {
 
+/// Beyond any drafter; a damaged number must not become as many entries.
+constexpr std::int64_t kMaxLayers = 1024;
+
 constexpr std::string_view kFull = "full_attention";
 constexpr std::string_view kSliding = "sliding_attention";
 
@@ -145,6 +148,10 @@ double read_rope_theta(const io::Json& json, const std::string& where) {
 std::vector<LayerType> read_layer_types(const io::Json& json,
                                         std::int64_t num_layers,
                                         const std::string& where) {
+    if (num_layers < 1 || num_layers > kMaxLayers) {
+        refuse(fmt::format("num_hidden_layers: got {}, expected 1 to {}", num_layers, kMaxLayers),
+               where);
+    }
     const bool sliding_allowed = json.optional_bool("use_sliding_window", where).value_or(true);
     std::vector<LayerType> types;
     const io::Json* names = json.find("layer_types");

@@ -98,7 +98,8 @@ std::optional<UnfinishedRun> judge_run(const std::string& folder,
                                        const Identity& now,
                                        const PreparedRun& run,
                                        const Settings& settings) {
-    if (!fs::exists(folder + "/config.toml")) {
+    std::error_code closed;  // a folder of another user
+    if (!fs::exists(folder + "/config.toml", closed)) {
         return std::nullopt;
     }
     const std::optional<SavedHead> head = newest_head(folder);
@@ -137,7 +138,7 @@ std::vector<UnfinishedRun> find_unfinished_runs(const std::string& runs_folder,
             if (auto unfinished = judge_run(folder.string(), now, run, settings)) {
                 found.push_back(std::move(*unfinished));
             }
-        } catch (const Error& error) {
+        } catch (const std::exception& error) {
             log_debug("{} is not looked at: {}", folder.string(), error.what());
         }
     }

@@ -266,6 +266,9 @@ TEST_SUITE("train.resume") {
         REQUIRE(run(other) == 0);
         fs::create_directory(folder.path("c"));
         std::ofstream(folder.path("c") + "/config.toml") << "x";
+        // What cannot be looked at, such as a folder of another user, is passed over.
+        fs::create_directory(folder.path("d"));
+        fs::create_symlink("config.toml", folder.path("d") + "/config.toml");
         auto found = unfinished(request_for("new"));
         REQUIRE(found.size() == 1);
         CHECK(found[0].folder == folder.path("a"));

@@ -7,6 +7,7 @@
 #include <dflash/target/target_model.hpp>
 #include <dflash/train/prepared_run.hpp>
 #include <dflash/train/run_data.hpp>
+#include <dflash/train/run_kernels.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -198,6 +199,11 @@ PreparedRun prepare_run(const Settings& settings, const std::optional<SavedData>
     }
     run.draft = choose_drafter(
         settings.draft, init, text.target, text.location, *text.tokenizer, *text.format);
+
+    if (std::ranges::any_of(run.devices, &gpu::Device::is_cuda)) {
+        kernels::check_shape(kernel_shape(text.target));
+        kernels::check_shape(kernel_shape(run.draft.config));
+    }
 
     data::DatasetOptions options = dataset_options(settings);
     options.block_size = run.draft.config.block_size;

@@ -5,6 +5,7 @@ namespace dflash::train {
 
 kernels::DrafterKernelShape kernel_shape(const model::DraftConfig& config) {
     kernels::DrafterKernelShape shape{.hidden_size = config.hidden_size,
+                                      .intermediate_size = config.intermediate_size,
                                       .num_heads = config.num_heads,
                                       .num_kv_heads = config.num_kv_heads,
                                       .head_dim = config.head_dim,
@@ -19,6 +20,7 @@ kernels::DrafterKernelShape kernel_shape(const model::DraftConfig& config) {
 
 kernels::TargetKernelShape kernel_shape(const target::TargetConfig& config) {
     return {.hidden_size = config.hidden_size,
+            .intermediate_size = config.intermediate_size,
             .head_dim = config.head_dim,
             .head_norm = config.family == target::Family::Qwen3};
 }

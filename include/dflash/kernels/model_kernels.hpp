@@ -20,10 +20,11 @@ struct LayerKind {
     bool operator==(const LayerKind&) const = default;
 };
 
-/// Sizes of a drafter that are compiled into its kernels. Lengths of rows, numbers of blocks and
-/// windows are not.
+/// Sizes of a drafter that its kernels depend on. Lengths of rows, numbers of blocks and windows
+/// are not among them.
 struct DrafterKernelShape {
     std::int64_t hidden_size = 0;
+    std::int64_t intermediate_size = 0;
     std::int64_t num_heads = 0;
     std::int64_t num_kv_heads = 0;
     std::int64_t head_dim = 0;
@@ -31,21 +32,26 @@ struct DrafterKernelShape {
     std::vector<LayerKind> layers;  ///< the kinds of all layers; repetitions do no harm
 };
 
-/// Sizes of a target that are compiled into the kernels of its forward.
+/// Sizes of a target that the kernels of its forward depend on.
 struct TargetKernelShape {
     std::int64_t hidden_size = 0;
+    std::int64_t intermediate_size = 0;
     std::int64_t head_dim = 0;
     std::int64_t rotary_columns = 0;  ///< 0: all of a head
     bool head_norm = false;           ///< norms of q and k (Qwen3)
 };
 
-/// Kernels of a drafter's forward and backward. Throws Error{Config} naming the size that the
-/// kernels do not have: head size 32, 64, 128 or 256, 1 to 8 query heads for a key head, blocks of
-/// 2 to 32.
+/// Throws Error{Config} naming the size that there are no kernels for: head size 32, 64, 128 or
+/// 256, 1 to 8 query heads of a drafter for a key head, blocks of 2 to 32, hidden size 64 to 8192,
+/// hidden and intermediate size multiples of 8.
+void check_shape(const DrafterKernelShape& shape);
+void check_shape(const TargetKernelShape& shape);
+
+/// Kernels of a drafter's forward and backward. Throws as check_shape().
 std::vector<KernelSpec> drafter_kernels(const DrafterKernelShape& shape,
                                         const Architecture& architecture);
 
-/// Kernels of a target's forward.
+/// Kernels of a target's forward. Throws as check_shape().
 std::vector<KernelSpec> target_kernels(const TargetKernelShape& shape);
 
 /// A drafter that packs are built for.

@@ -189,6 +189,17 @@ AttentionSchedule make_attention_schedule(const AttentionShape& shape,
     return schedule;
 }
 
+std::int64_t AttentionSchedule::largest_packed_size(std::int64_t num_blocks,
+                                                    std::int64_t num_tokens) {
+    constexpr std::int64_t kKeysPerTask = 64;  // of every shape, as attention_task_sizes() says
+    constexpr std::int64_t kPadding = 3;       // before each of the three lists
+    // A query task has a block at least. Each document, and what lies before the first with
+    // blocks, may end in a key task that is not full.
+    const std::int64_t key_tasks = num_tokens / kKeysPerTask + num_blocks + 1;
+    return num_blocks + 3 * kPadding + 2 * num_blocks * (Index{sizeof(AttentionQueryTask)} / 4) +
+           key_tasks * (Index{sizeof(AttentionKeyTask)} / 4);
+}
+
 std::vector<std::int32_t> AttentionSchedule::packed() const {
     std::vector<Index> result(anchors);
     append_list(result, forward);

@@ -93,7 +93,16 @@ void KernelAttention::set_row(const data::BlockPlan& blocks, std::int64_t num_to
         begins.push_back(all.size());
         all.insert(all.end(), packed.begin(), packed.end());
     }
-    schedules_ = tensor::upload(std::span<const std::int32_t>(all), device_);
+    // Room for any row of this size: rows of many short documents have longer lists than the row
+    // that training begins with, and it must not allocate later.
+    const std::int64_t room =
+        std::ssize(kinds_) * (3 + kernels::AttentionSchedule::largest_packed_size(
+                                      std::ssize(blocks.anchors), num_tokens));
+    DFLASH_CHECK(std::ssize(all) <= room, "schedules of {}, room for {}", all.size(), room);
+    if (!schedules_.defined() || schedules_.numel() < room) {
+        schedules_ = at::empty({room}, at::TensorOptions(device_).dtype(at::kInt));
+    }
+    tensor::upload_into(schedules_.narrow(0, 0, std::ssize(all)), all);
     for (std::size_t i = 0; i < kinds_.size(); ++i) {
         kinds_[i].problem.schedule = &kinds_[i].schedule;
         kinds_[i].problem.device_schedule = schedules_.data_ptr<std::int32_t>() + begins[i];

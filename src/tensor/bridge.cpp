@@ -57,18 +57,22 @@ void expect_same_kind(const io::TensorView& view, at::ScalarType dtype, const st
     }
 }
 
+/// On the host. Page-locked, a copy of it to the device needs no wait: LibTorch keeps the memory
+/// until the stream has passed it.
 template <class T>
-at::Tensor upload_array(std::span<const T> values, at::Device device) {
-    // Page-locked, the copy needs no wait: LibTorch keeps the memory until the stream has passed
-    // it.
-    at::Tensor result = at::empty({narrow<std::int64_t>(values.size())},
-                                  at::TensorOptions()
-                                      .dtype(at::CppTypeToScalarType<T>::value)
-                                      .pinned_memory(device.is_cuda()));
+at::Tensor host_array(std::span<const T> values, bool page_locked) {
+    at::Tensor result = at::empty(
+        {narrow<std::int64_t>(values.size())},
+        at::TensorOptions().dtype(at::CppTypeToScalarType<T>::value).pinned_memory(page_locked));
     if (!values.empty()) {
         std::memcpy(result.data_ptr(), values.data(), values.size_bytes());
     }
-    return result.to(device, /*non_blocking=*/device.is_cuda());
+    return result;
+}
+
+template <class T>
+at::Tensor upload_array(std::span<const T> values, at::Device device) {
+    return host_array(values, device.is_cuda()).to(device, /*non_blocking=*/device.is_cuda());
 }
 
 }  // namespace
@@ -180,6 +184,12 @@ at::Tensor upload(std::span<const std::int64_t> values, at::Device device) {
 
 at::Tensor upload(std::span<const float> values, at::Device device) {
     return upload_array(values, device);
+}
+
+void upload_into(const at::Tensor& destination, std::span<const std::int32_t> values) {
+    expect_shape(destination, {narrow<std::int64_t>(values.size())}, "destination of an upload");
+    const bool on_gpu = destination.is_cuda();
+    destination.copy_(host_array(values, on_gpu), /*non_blocking=*/on_gpu);
 }
 
 }  // namespace dflash::tensor

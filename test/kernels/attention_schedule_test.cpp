@@ -157,6 +157,31 @@ TEST_SUITE("kernels.attention_schedule") {
         CHECK(schedule.packed().size() == 8192 + 2 * 4 * 4096 + 5 * 2048);
     }
 
+    TEST_CASE("no row of a size needs more room than is told, however many documents it has") {
+        for (const std::int32_t length : {2, 3, 64, 65, 1024}) {
+            for (const std::int32_t blocks_each : {0, 1, 2, 40}) {
+                Row row;
+                row.num_tokens = 2048;
+                for (std::int32_t start = 0; start + length <= row.num_tokens; start += length) {
+                    for (std::int32_t n = 0; n < std::min(blocks_each, length - 1); ++n) {
+                        row.anchors.push_back(start + n);
+                        row.context_begin.push_back(start);
+                    }
+                }
+                for (const AttentionShape& shape :
+                     {kFull,
+                      kSliding,
+                      AttentionShape{.head_dim = 256, .group = 8, .block_size = 32}}) {
+                    CAPTURE(length);
+                    CAPTURE(blocks_each);
+                    CHECK(std::ssize(schedule_of(shape, row, shape.windowed ? 100 : 0).packed()) <=
+                          AttentionSchedule::largest_packed_size(std::ssize(row.anchors),
+                                                                 row.num_tokens));
+                }
+            }
+        }
+    }
+
     TEST_CASE("a block larger than a task is a task of its own") {
         const AttentionShape shape{.head_dim = 256, .group = 8, .block_size = 32};
         Row row;

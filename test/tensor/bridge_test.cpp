@@ -95,6 +95,11 @@ TEST_SUITE("tensor.bridge") {
         CHECK(upload(std::span<const float>(), at::kCPU).numel() == 0);
         const at::Tensor bytes = at::tensor({1, 2, 3}, at::kInt);
         CHECK(bytes_of(bytes).size() == 12);
+        const at::Tensor room = at::full({5}, 9, at::kInt);
+        const std::vector<std::int32_t> values{4, 5};
+        upload_into(room.narrow(0, 1, 2), values);
+        CHECK(room.equal(at::tensor({9, 4, 5, 9, 9}, at::kInt)));
+        CHECK_THROWS_AS(upload_into(room, values), Error);
     }
 }
 

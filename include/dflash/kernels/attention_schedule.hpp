@@ -69,6 +69,10 @@ struct AttentionSchedule {
 
     std::int64_t num_blocks() const { return static_cast<std::int64_t>(anchors.size()); }
 
+    /// Most integers that packed() of any row with as many blocks and tokens has, however many
+    /// documents it is made of.
+    static std::int64_t largest_packed_size(std::int64_t num_blocks, std::int64_t num_tokens);
+
     /// All of it in one piece for the device: anchors, then the three lists, each list starting at
     /// a multiple of 4 integers.
     std::vector<std::int32_t> packed() const;

@@ -40,7 +40,7 @@ class KernelAttention final : public BlockAttention {
 
     at::Device device_;
     std::vector<LayerKind> kinds_;
-    at::Tensor schedules_;  // int32: those of all kinds
+    at::Tensor schedules_;  // int32: room for those of all kinds, of any row of the largest size
     at::Tensor row_terms_;  // bytes
 };
 

@@ -69,4 +69,7 @@ at::Tensor upload(std::span<const std::int32_t> values, at::Device device);
 at::Tensor upload(std::span<const std::int64_t> values, at::Device device);
 at::Tensor upload(std::span<const float> values, at::Device device);
 
+/// The same into a contiguous tensor [n] that is there.
+void upload_into(const at::Tensor& destination, std::span<const std::int32_t> values);
+
 }  // namespace dflash::tensor

@@ -11,6 +11,7 @@
 #include <dflash/pipeline/replica_dispatcher.hpp>
 #include <dflash/report/console.hpp>
 #include <dflash/tensor/bridge.hpp>
+#include <dflash/tensor/failure.hpp>
 #include <dflash/train/fault_plan.hpp>
 #include <dflash/train/gpu_check.hpp>
 #include <dflash/train/kernel_start.hpp>
@@ -542,8 +543,9 @@ int train(TrainRequest request, StopSignals& signals) {
         hooks.finish();
         return code;
     } catch (...) {
-        board.failed(std::current_exception());
-        throw;
+        const std::exception_ptr failure = tensor::as_failure(std::current_exception());
+        board.failed(failure);
+        std::rethrow_exception(failure);
     }
 }
 

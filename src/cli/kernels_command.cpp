@@ -14,7 +14,6 @@
 #include <dflash/kernels/model_kernels.hpp>
 #include <dflash/model/config.hpp>
 #include <dflash/target/config.hpp>
-#include <dflash/train/checkpoint.hpp>
 #include <dflash/train/draft_choice.hpp>
 #include <dflash/train/kernel_start.hpp>
 #include <dflash/train/run_kernels.hpp>
@@ -190,6 +189,16 @@ void compile(const kernels::KernelBuilder& builder,
                num_compiled,
                built.size(),
                format_seconds(elapsed.count()));
+    const auto num_lost = std::count_if(
+        built.begin(), built.end(), [](const auto& kernel) { return !kernel.is_kept; });
+    if (num_lost > 0) {
+        throw Error(ErrorKind::Storage,
+                    {.what = fmt::format(
+                         "{} of {} compiled kernels could not be written", num_lost, num_compiled),
+                     .where = builder.cache().options().folder,
+                     .cause = "the first warning above says why",
+                     .hint = "Name another folder with --cache"});
+    }
 }
 
 }  // namespace

@@ -93,6 +93,15 @@ std::vector<Architecture> parse_architectures(std::string_view list) {
     for (std::size_t begin = 0; begin <= list.size();) {
         const std::size_t comma = std::min(list.find(',', begin), list.size());
         const Architecture architecture = Architecture::parse(list.substr(begin, comma - begin));
+        if (architecture.major >= kFirstExact && !architecture.exact) {
+            // No run looks for it: from 9.0 on kernels are compiled for one GPU exactly.
+            throw Error(ErrorKind::Config,
+                        {.what = fmt::format("GPU architecture: got {0}, expected {0}a",
+                                             architecture.name()),
+                         .where = {},
+                         .cause = {},
+                         .hint = {}});
+        }
         if (std::find(architectures.begin(), architectures.end(), architecture) ==
             architectures.end()) {
             architectures.push_back(architecture);

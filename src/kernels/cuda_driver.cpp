@@ -80,8 +80,11 @@ void CudaDriver::check(CUresult result,
              .where = fmt::format(
                  "{}, from {} {}", gpu::describe(device), to_string(kernel.origin), kernel.source),
              .cause = api_.describe(result),
-             .hint = "Run dflash kernels --clear, and see whether the driver is as new as the CUDA "
-                     "compiler"});
+             .hint = fmt::format("{}, and see whether the driver is as new as the CUDA compiler",
+                                 kernel.origin == KernelOrigin::Compiled
+                                     ? "Clear the folder of kernels (dflash kernels --clear with "
+                                       "the run's cache.dir)"
+                                     : "Delete " + kernel.source)});
     }
 }
 

@@ -5,6 +5,8 @@
 #include <dflash/core/activity.hpp>
 #include <dflash/core/check.hpp>
 #include <dflash/core/first_error.hpp>
+#include <dflash/core/log.hpp>
+#include <dflash/core/text.hpp>
 #include <dflash/kernels/kernel_builder.hpp>
 #include <dflash/kernels/kernel_error.hpp>
 
@@ -105,17 +107,46 @@ bool KernelBuilder::look_up(BuiltKernel& kernel) const {
     return true;
 }
 
-void KernelBuilder::compile(BuiltKernel& kernel) const {
+/// Waits for other processes, of all kernels of one build together.
+class KernelBuilder::Patience {
+  public:
+    explicit Patience(double seconds) : seconds_(seconds) {}
+
+    /// The lock of a kernel; null without a folder or locks, or when the time is over.
+    std::shared_ptr<void> lock(const KernelCache& cache, const CacheKey& key) {
+        constexpr double kQuiet_s = 2;
+        const StopWatch wait;
+        std::shared_ptr<void> lock = cache.lock(key, std::min(kQuiet_s, left()));
+        if (!lock && wait.seconds() >= kQuiet_s) {
+            if (!told_.exchange(true)) {
+                log_info("kernels   waiting for another process that compiles them too, {} at most",
+                         format_seconds(left()));
+            }
+            lock = cache.lock(key, left());
+        }
+        return lock;
+    }
+
+  private:
+    double left() const { return std::max(seconds_ - since_.seconds(), 0.0); }
+
+    double seconds_;
+    StopWatch since_;
+    std::atomic<bool> told_ = false;
+};
+
+void KernelBuilder::compile(BuiltKernel& kernel, Patience& patience) const {
     const StopWatch watch;
     const CacheKey key{kernel.digest, compiler_.identity()};
-    const std::shared_ptr<void> lock = cache_.lock(key, options_.lock_timeout_s);
+    const std::shared_ptr<void> lock = patience.lock(cache_, key);
     // With the lock, another process may just have stored it. Without (no folder, no locks, or
     // somebody takes too long) this one compiles whatever the others do.
     if (!lock || !look_up(kernel)) {
         kernel.binary = compiler_.compile(kernel.request.spec, kernel.request.architecture);
         kernel.origin = KernelOrigin::Compiled;
         kernel.source = name_of_current_thread();
-        cache_.store(key, kernel.request.spec, kernel.request.architecture, kernel.binary);
+        kernel.is_kept =
+            cache_.store(key, kernel.request.spec, kernel.request.architecture, kernel.binary);
     }
     kernel.seconds = watch.seconds();
 }
@@ -125,6 +156,7 @@ void KernelBuilder::compile_all(const std::vector<BuiltKernel*>& missing,
     FirstError first_error;
     std::atomic<std::size_t> next = 0;
     const ProcessorSet processors;
+    Patience patience(options_.lock_timeout_s);
     // Each thread takes the next kernel, in the order of the requests, until one of them failed.
     const auto work = [&](std::size_t thread) {
         ::pthread_setname_np(::pthread_self(), fmt::format("dflash-nvrtc{}", thread).c_str());
@@ -135,7 +167,7 @@ void KernelBuilder::compile_all(const std::vector<BuiltKernel*>& missing,
                     return;
                 }
                 DFLASH_CHECK(!cancelled(), "the build of kernels was cancelled");
-                compile(*missing[i]);
+                compile(*missing[i], patience);
                 note_progress();
             }
         } catch (...) {

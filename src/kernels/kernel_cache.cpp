@@ -32,7 +32,8 @@ constexpr std::string_view kLockName = ".lock";
 
 // The whole file. Read, not mapped: a mapping would end the process if somebody cut the file.
 std::string read_file(const std::string& path) {
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // O_NONBLOCK: a pipe under a kernel's name must not be waited for.
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) {
         throw io::storage_error("cannot open", path, errno);
     }

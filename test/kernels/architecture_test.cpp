@@ -34,6 +34,10 @@ TEST_SUITE("kernels.architecture") {
         }
         CHECK_THROWS_AS(parse_architectures(""), Error);
         CHECK_THROWS_AS(parse_architectures("sm_80,,sm_90a"), Error);
+        // Nobody would find kernels for them.
+        CHECK_THROWS_WITH_AS(parse_architectures("sm_80,sm_90"),
+                             doctest::Contains("got sm_90, expected sm_90a"),
+                             Error);
     }
 
     TEST_CASE("architecture: lists keep their order and drop repetitions") {

@@ -126,8 +126,35 @@ TEST_SUITE("kernels.kernel_builder") {
         const CapturedLog log;
         { io::OutputFile(folder / "file", io::OutputFile::Mode::Create).write("x"); }
         const KernelBuilder builder(tiny_sources(), {.folder = folder / "file"});
-        CHECK(builder.build(requests(3)).size() == 3);
+        const std::vector<BuiltKernel> built = builder.build(requests(3));
+        CHECK(built.size() == 3);
         CHECK(log.warnings().size() == 1);
+        for (const BuiltKernel& kernel : built) {
+            CHECK_FALSE(kernel.is_kept);
+        }
+    }
+
+    TEST_CASE("build: kernels that others hold are waited for once, not one after another") {
+        const ScratchFolder folder;
+        BuilderOptions options;
+        options.num_threads = 1;
+        options.lock_timeout_s = 0.2;
+        const KernelBuilder builder(tiny_sources(), {.folder = folder.path()}, options);
+        std::vector<std::shared_ptr<void>> locks;
+        for (const KernelRequest& request : requests(6)) {
+            const std::string digest =
+                kernel_digest(builder.compiler().sources(), request.spec, request.architecture);
+            locks.push_back(
+                builder.cache().lock({digest, builder.compiler().identity()}, /*timeout_s=*/0));
+            REQUIRE(locks.back() != nullptr);
+        }
+        double waited = 0;
+        for (const BuiltKernel& kernel : builder.build(requests(6))) {
+            CHECK(kernel.origin == KernelOrigin::Compiled);
+            waited += kernel.seconds - kernel.binary.compile_s;
+        }
+        CHECK(waited >= 0.19);
+        CHECK(waited < 0.6);
     }
 
     TEST_CASE("build: the cache is kept within its size, without what was just built") {

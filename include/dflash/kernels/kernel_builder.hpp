@@ -31,8 +31,9 @@ struct BuiltKernel {
     KernelBinary binary;
     std::string digest;
     KernelOrigin origin = KernelOrigin::Compiled;
-    std::string source;  ///< path of the file, or name of the thread that compiled it
-    double seconds = 0;  ///< that this build took for it, waiting for other processes included
+    std::string source;   ///< path of the file, or name of the thread that compiled it
+    double seconds = 0;   ///< that this build took for it, waiting for other processes included
+    bool is_kept = true;  ///< it lies in the cache or in a pack
 };
 
 struct BuilderOptions {
@@ -42,7 +43,7 @@ struct BuilderOptions {
     /// What is neither in the cache nor in a pack is an error.
     bool forbid_compilation = false;
 
-    /// Longest wait for another process that compiles the same kernel.
+    /// Longest wait of a build for other processes that compile the same kernels.
     double lock_timeout_s = 60;
 
     /// The defaults, with DFLASH_NO_JIT=1 of the environment.
@@ -78,7 +79,8 @@ class KernelBuilder {
 
   private:
     bool look_up(BuiltKernel& kernel) const;
-    void compile(BuiltKernel& kernel) const;
+    class Patience;
+    void compile(BuiltKernel& kernel, Patience& patience) const;
     void compile_all(const std::vector<BuiltKernel*>& missing,
                      const std::function<bool()>& cancelled) const;
     void may_compile(const std::vector<BuiltKernel*>& missing) const;

@@ -55,7 +55,7 @@ void check_gpu_use(const std::vector<GpuUse>& gpus) {
                 pids.insert(gpu.processes[i].pid);
             }
             where += (where.empty() ? "" : ", ") + gpu.what;
-        } else if (gpu.used > kForeignMemory) {
+        } else if (gpu.used - known > kForeignMemory) {
             log_warning(
                 "{} ({}) has {} of {} in use, and no process that could be named holds it; "
                 "look with nvidia-smi",

@@ -37,6 +37,8 @@ TEST_SUITE("train.gpu_check") {
                            gpu_with(kGiB, {{17, "Xorg", 200 << 20}, {18, "monitor", 300 << 20}})})
                   .empty());
         CHECK(warnings_of({gpu_with(kGiB / 2, {{17, "Xorg", std::nullopt}})}).empty());
+        // The driver's own share of a process is not in what is told of it.
+        CHECK(warnings_of({gpu_with(kGiB * 7 / 5, {{17, "python3", kGiB * 4 / 5}})}).empty());
     }
 
     TEST_CASE("a GPU in use by others is exit 4 with their ids, names and memory") {

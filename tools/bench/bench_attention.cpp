@@ -63,17 +63,21 @@ constexpr Case kStandardCases[] = {
     {8192, 512, 16, 32, 8, 128, 1, 2048},
 };
 
+[[noreturn]] void refuse(const std::string& what) {
+    throw Error(ErrorKind::Config,
+                {.what = what,
+                 .where = "command line",
+                 .cause = {},
+                 .hint = "bench_attention [--peak TFLOPS] [--runs N] "
+                         "[L,N,B,H,HKV,D,DOCS[,WINDOW]]..."});
+}
+
 template <typename T>
 T number(std::string_view text) {
     T value{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size()) {
-        throw Error(ErrorKind::Config,
-                    {.what = fmt::format("got '{}', expected a number", text),
-                     .where = "command line",
-                     .cause = {},
-                     .hint = "bench_attention [--peak TFLOPS] [--runs N] "
-                             "[L,N,B,H,HKV,D,DOCS[,WINDOW]]..."});
+        refuse(fmt::format("got '{}', expected a number", text));
     }
     return value;
 }
@@ -88,12 +92,23 @@ Case parse_case(std::string_view text) {
                                     &c.head_dim,
                                     &c.documents,
                                     &c.window};
+    const std::string_view whole = text;
     for (std::int64_t* field : fields) {
         const std::size_t comma = std::min(text.find(','), text.size());
         if (comma > 0) {
             *field = number<std::int64_t>(text.substr(0, comma));
         }
         text.remove_prefix(std::min(comma + 1, text.size()));
+    }
+    const bool counts = c.tokens >= 2 && c.anchors >= 1 && c.anchors < c.tokens &&
+                        c.block_size >= 1 && c.key_heads >= 1 && c.heads >= c.key_heads &&
+                        c.heads % c.key_heads == 0 && c.head_dim >= 1 && c.documents >= 1 &&
+                        c.documents <= c.tokens && c.window >= 0;
+    if (!text.empty() || !counts) {
+        refuse(
+            fmt::format("got '{}', expected seven or eight numbers with L > N >= 1, H a multiple "
+                        "of HKV and 1 <= DOCS <= L",
+                        whole));
     }
     return c;
 }
@@ -108,6 +123,9 @@ Options parse(int argc, char** argv) {
             ++i;
         } else if (argument == "--runs") {
             options.runs = number<int>(value);
+            if (options.runs < 1) {
+                refuse(fmt::format("--runs: got {}, expected 1 or more", options.runs));
+            }
             ++i;
         } else {
             options.cases.push_back(parse_case(argument));

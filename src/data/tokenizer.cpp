@@ -4,6 +4,7 @@
 #include "tokenizer_impl.hpp"
 #include "utf8.hpp"
 
+#include <dflash/core/activity.hpp>
 #include <dflash/core/check.hpp>
 #include <dflash/core/error.hpp>
 #include <dflash/data/tokenizer.hpp>
@@ -13,6 +14,9 @@
 
 namespace dflash::data {
 namespace {
+
+// A text of hundreds of megabytes takes minutes, in which the run has to be seen to move.
+constexpr std::int64_t kPiecesPerNote = std::int64_t{1} << 16;
 
 // One call of encode(): goes through the text from left to right.
 class Encoder {
@@ -73,6 +77,9 @@ class Encoder {
         }
         const std::string_view plain = normalized_.substr(begin, end - begin);
         for (const std::string_view piece : parts_.pre_tokenizer.split(plain, split_space_)) {
+            if (++pieces_ % kPiecesPerNote == 0) {
+                note_progress();
+            }
             tokens_.clear();
             encoding_.vanished_bytes += parts_.model.encode(piece, merge_space_, tokens_);
             const auto piece_begin = static_cast<std::size_t>(piece.data() - normalized_.data());
@@ -103,6 +110,7 @@ class Encoder {
     std::optional<NormalizedText> changed_;  // its NFC, if that differs
     std::string_view normalized_;            // its NFC
 
+    std::int64_t pieces_ = 0;
     PreTokenizer::Space split_space_;
     BpeModel::Space merge_space_;
     std::vector<PieceToken> tokens_;

@@ -115,15 +115,16 @@ TEST_SUITE("process.kill") {
             Process process(arguments, /*in_terminal=*/false);
             const double patience =
                 how == 0 ? std::uniform_real_distribution<double>(0.2, 1.0)(random) * whole_s : 120;
-            const int code = process.wait(patience);
+            int code = process.wait(patience);
             if (code == -1) {
                 REQUIRE(how == 0);
                 process.send(SIGKILL);
-                CHECK(process.wait(10) == 1000 + SIGKILL);
-                ++kills;
+                code = process.wait(10);  // the run may have reached its end before the signal
             } else if (code == 1000 + SIGKILL) {
-                ++kills;
                 ++in_calls;
+            }
+            if (code == 1000 + SIGKILL) {
+                ++kills;
             } else {
                 CAPTURE(process.output());
                 REQUIRE(code == 0);

@@ -1,4 +1,4 @@
-# dflash_module(NAME n LAYER l SOURCES ... [HEADERS ...] [DEPENDS ...] [LINK ...] [PRIVATE_LINK ...] [TORCH_PCH])
+# dflash_module(NAME n LAYER l SOURCES ... [HEADERS ...] [DEPENDS ...] [LINK ...] [PRIVATE_LINK ...] [TORCH_PCH | PCH ...])
 #
 # One static library per module, as target dflash_<n> and alias dflash::<n>. A module can include only its
 # own headers and those of the modules it names in DEPENDS, because its include root is a private tree of
@@ -11,8 +11,9 @@
 #   LINK           third-party targets whose headers appear in our public headers
 #   PRIVATE_LINK   third-party targets that only the sources see
 #   TORCH_PCH      a module that sees LibTorch: use its precompiled header instead of the standard library's
+#   PCH            headers that the module precompiles for itself, with the standard library's
 function(dflash_module)
-  cmake_parse_arguments(M "TORCH_PCH" "NAME;LAYER" "SOURCES;HEADERS;DEPENDS;LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(M "TORCH_PCH" "NAME;LAYER" "SOURCES;HEADERS;DEPENDS;LINK;PRIVATE_LINK;PCH" ${ARGN})
   if(M_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "dflash_module(${M_NAME}): unknown arguments ${M_UNPARSED_ARGUMENTS}")
   endif()
@@ -37,7 +38,9 @@ function(dflash_module)
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${root} FILES ${M_HEADERS})
   list(TRANSFORM M_DEPENDS PREPEND dflash::)
   target_link_libraries(${target} PUBLIC ${M_DEPENDS} ${M_LINK} PRIVATE ${M_PRIVATE_LINK} dflash::warnings)
-  if(NOT M_TORCH_PCH)
+  if(M_PCH)
+    target_precompile_headers(${target} PRIVATE ${DFLASH_STD_HEADERS} ${M_PCH})
+  elseif(NOT M_TORCH_PCH)
     target_precompile_headers(${target} REUSE_FROM dflash_std_pch)
   else()
     target_precompile_headers(${target} REUSE_FROM dflash_torch_pch)

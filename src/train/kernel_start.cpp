@@ -30,6 +30,14 @@ std::vector<kernels::Participant> participants(const PreparedRun& run) {
     return result;
 }
 
+std::vector<kernels::Participant> participants(const std::vector<gpu::Device>& devices) {
+    std::vector<kernels::Participant> result;
+    for (const gpu::Device& device : devices) {
+        result.push_back({device, /*drafts=*/false});
+    }
+    return result;
+}
+
 /// Calls of cudaMalloc and cudaFree by LibTorch's allocator, on all GPUs of the run.
 std::int64_t device_memory_calls(const std::vector<gpu::Device>& devices) {
     at::globalContext().lazyInitDevice(at::kCUDA);  // before it the allocator knows no device
@@ -50,24 +58,43 @@ kernels::CacheOptions kernel_cache_options(const CacheSettings& settings) {
     return kernels::cache_options_in(cache_root(settings));
 }
 
-KernelStart::KernelStart(const PreparedRun& run,
+KernelStart::KernelStart(const std::vector<gpu::Device>& devices,
+                         std::vector<kernels::Participant> participants,
                          const CacheSettings& settings,
                          FirstError& first_error)
     : builder_(kernels::SourceSet::embedded(), kernel_cache_options(settings)),
-      driver_(any_gpu(run.devices) ? kernels::make_cuda_driver() : nullptr),
-      barrier_(participants(run), builder_, driver_.get(), first_error) {
+      driver_(any_gpu(devices) ? kernels::make_cuda_driver() : nullptr),
+      barrier_(std::move(participants), builder_, driver_.get(), first_error) {
+    if (driver_ != nullptr) {
+        barrier_.watch("cudaMalloc and cudaFree",
+                       [devices] { return device_memory_calls(devices); });
+    }
+}
+
+KernelStart::KernelStart(const PreparedRun& run,
+                         const CacheSettings& settings,
+                         FirstError& first_error)
+    : KernelStart(run.devices, participants(run), settings, first_error) {
     barrier_.require(
         "drafter",
         [shape = kernel_shape(run.draft.config)](const kernels::Architecture& architecture) {
             return kernels::drafter_kernels(shape, architecture);
         });
-    barrier_.require("target", [shape = kernel_shape(run.target)](const kernels::Architecture&) {
+    require_target(run.target);
+}
+
+KernelStart::KernelStart(const std::vector<gpu::Device>& devices,
+                         const target::TargetConfig& target,
+                         const CacheSettings& settings,
+                         FirstError& first_error)
+    : KernelStart(devices, participants(devices), settings, first_error) {
+    require_target(target);
+}
+
+void KernelStart::require_target(const target::TargetConfig& target) {
+    barrier_.require("target", [shape = kernel_shape(target)](const kernels::Architecture&) {
         return kernels::target_kernels(shape);
     });
-    if (driver_ != nullptr) {
-        barrier_.watch("cudaMalloc and cudaFree",
-                       [devices = run.devices] { return device_memory_calls(devices); });
-    }
 }
 
 void KernelStart::prepare(const std::vector<std::unique_ptr<gpu::Worker>>& workers) {

@@ -291,6 +291,45 @@ void CacheSettings::declare(SettingList& list) {
              {.maths = false});
 }
 
+void GenerateSettings::declare(SettingList& list) {
+    list.add("generate.thinking",
+             thinking,
+             "whether answers reason first, of families that can do both; mixed: half of them",
+             {.one_of = {"mixed", "on", "off"}, .maths = false});
+    list.add("generate.max_new_tokens",
+             max_new_tokens,
+             "longest answer; it is cut there",
+             {.at_least = 1, .at_most = kMostTokens, .unit = "tokens", .maths = false});
+    list.add("generate.max_prompt_tokens",
+             max_prompt_tokens,
+             "rows with a longer prompt are left out",
+             {.at_least = 1, .at_most = kMostTokens, .unit = "tokens", .maths = false});
+    list.add("generate.samples",
+             samples,
+             "answers to each prompt",
+             {.at_least = 1, .at_most = 1024, .maths = false});
+    list.add("generate.temperature",
+             temperature,
+             "0: always the likeliest token; by rule as generation_config.json says",
+             {.at_least = 0, .maths = false});
+    list.add("generate.top_p",
+             top_p,
+             "share of the likeliest tokens that is drawn from; by rule as generation_config.json",
+             {.at_most = 1, .above = 0, .maths = false});
+    list.add("generate.top_k",
+             top_k,
+             "number of tokens that is drawn from, 0: all; by rule as generation_config.json",
+             {.at_least = 0, .at_most = kMostTokens, .maths = false});
+    list.add("generate.batch",
+             batch,
+             "answers at a time on a device; by rule as many as fit its memory, at most 256",
+             {.at_least = 1, .at_most = kMostHeads, .maths = false});
+    list.add("generate.max_repeated",
+             max_repeated,
+             "answers in which more than this share of the 4-grams are repeated are dropped",
+             {.at_least = 0, .at_most = 1, .maths = false});
+}
+
 SettingList Settings::list() {
     SettingList all;
     run.declare(all);
@@ -303,6 +342,7 @@ SettingList Settings::list() {
     watchdog.declare(all);
     hooks.declare(all);
     cache.declare(all);
+    generate.declare(all);
     return all;
 }
 

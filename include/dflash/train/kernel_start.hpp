@@ -24,6 +24,12 @@ class KernelStart : NonCopyable {
   public:
     KernelStart(const PreparedRun& run, const CacheSettings& settings, FirstError& first_error);
 
+    /// For a target alone.
+    KernelStart(const std::vector<gpu::Device>& devices,
+                const target::TargetConfig& target,
+                const CacheSettings& settings,
+                FirstError& first_error);
+
     /// Compiles what is missing and loads everything, on all workers at the same time; logs where
     /// every kernel came from. Throws KernelError (exit 4) with the compiler's log.
     void prepare(const std::vector<std::unique_ptr<gpu::Worker>>& workers);
@@ -43,6 +49,11 @@ class KernelStart : NonCopyable {
     std::vector<std::string> changes_since_seal() const;
 
   private:
+    KernelStart(const std::vector<gpu::Device>& devices,
+                std::vector<kernels::Participant> participants,
+                const CacheSettings& settings,
+                FirstError& first_error);
+    void require_target(const target::TargetConfig& target);
     kernels::FindKernel find_kernel_on(const gpu::Device& device) const;
 
     kernels::KernelBuilder builder_;

@@ -114,6 +114,20 @@ struct CacheSettings {
     void declare(SettingList& list);
 };
 
+/// [generate]: answers of the target. What has no value is as generation_config.json says.
+struct GenerateSettings {
+    std::string thinking = "mixed";  ///< "on", "off"; of families that can do both
+    std::int64_t max_new_tokens = 2048;
+    std::int64_t max_prompt_tokens = 4096;
+    std::int64_t samples = 1;
+    std::optional<double> temperature;
+    std::optional<double> top_p;
+    std::optional<std::int64_t> top_k;
+    std::optional<std::int64_t> batch;
+    double max_repeated = 1;
+    void declare(SettingList& list);
+};
+
 struct Settings {
     RunSettings run;
     TrainSettings train;
@@ -125,6 +139,7 @@ struct Settings {
     WatchdogSettings watchdog;
     HooksSettings hooks;
     CacheSettings cache;
+    GenerateSettings generate;
 
     /// All settings, bound to the fields of this object.
     SettingList list();

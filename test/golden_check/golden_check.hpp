@@ -47,6 +47,9 @@ struct Options {
 void check_target(const std::string& folder, const Options& options, Verdict& verdict);
 void check_step(const std::string& case_folder, const Options& options, Verdict& verdict);
 void check_trace(const std::string& case_folder, const Options& options, Verdict& verdict);
+
+/// `case_folder` names a target and a drafter, and has the rounds of several prompts.
+void check_decode(const std::string& case_folder, const Options& options, Verdict& verdict);
 void check_tokenizer(const std::string& tokenizer_json, const std::string& cases, Verdict& verdict);
 void check_chat(const std::string& tokenizer_json, const std::string& cases, Verdict& verdict);
 

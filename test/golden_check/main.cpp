@@ -49,6 +49,7 @@ constexpr const char* kUsage =
     "usage: golden_check target DIR... [--gpus LIST]\n"
     "       golden_check step CASE_DIR... [--gpus LIST]\n"
     "       golden_check trace CASE_DIR... [--gpus LIST]\n"
+    "       golden_check decode CASE_DIR... [--gpus LIST]\n"
     "       golden_check tokenizer TOKENIZER_JSON FILE...\n"
     "       golden_check chat TOKENIZER_JSON|- FILE...\n"
     "       golden_check rows ROWS|FOLDER EXPECTED\n";
@@ -81,6 +82,8 @@ int run(std::vector<std::string> args) {
             check_step(args[i], options, verdict);
         } else if (mode == "trace") {
             check_trace(args[i], options, verdict);
+        } else if (mode == "decode") {
+            check_decode(args[i], options, verdict);
         } else if (mode == "tokenizer") {
             check_tokenizer(args[1], args[i], verdict);
         } else if (mode == "chat") {

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Draft and verify: many prompts at once, each in rounds of drafts that the target verifies in one
+// pass over a block.
+//
+// A round of a sequence: the last token (the anchor) and its drafts go through the target; a drafts
+// are kept, and the target's own next token behind them, the bonus token, is added. So a round
+// gives a + 1 tokens, and the bonus token is the anchor of the next one.
+#pragma once
+
+#include <dflash/eval/draft_source.hpp>
+#include <dflash/target/target_model.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace dflash::eval {
+
+struct DecodeTask {
+    std::int64_t id = 0;  ///< names the sequence in uniform numbers: tasks of one id and prompt get
+                          ///< the same text whatever they are decoded with
+    std::vector<TokenId> prompt;
+    std::int64_t max_new_tokens = 0;
+};
+
+struct DecodeOptions {
+    ChoiceRule rule{};
+    std::vector<TokenId> stop_tokens{};
+    std::int64_t slots = 8;  ///< sequences at a time
+    /// Called after each round and when a prompt has been read: texts that are done, tokens emitted
+    /// by all.
+    std::function<void(std::int64_t, std::int64_t)> on_progress{};
+};
+
+struct Round {
+    std::int64_t start = 0;  ///< position of the anchor
+    std::vector<TokenId> drafted;
+    std::int64_t accepted = 0;
+    TokenId bonus = -1;
+};
+
+/// The target's two largest logits where it chose a token greedily.
+struct Lead {
+    float best = 0;
+    TokenId second_token = -1;
+    float second = 0;
+};
+
+struct DecodedText {
+    std::int64_t id = 0;
+    std::vector<TokenId> emitted;  ///< the first one comes from the prompt's own pass; a stop token
+                                   ///< is kept and ends the text
+    std::vector<Lead> leads;       ///< of each emitted token; greedy only
+    std::vector<Round> rounds;     ///< the last one whole, though `emitted` may end within it
+    bool stopped = false;          ///< ended by a stop token, not by its length
+};
+
+struct DecodeRun {
+    std::vector<DecodedText> texts;  ///< in the order of the tasks
+    double prompts_s = 0;            ///< time for reading prompts, first tokens included
+    double rounds_s = 0;             ///< time for all the rest
+
+    /// Tokens that rounds emitted: those behind each text's first.
+    std::int64_t round_tokens() const;
+
+    /// Passes of single sequences through the target in rounds.
+    std::int64_t target_calls() const;
+};
+
+/// Decodes all tasks; a slot takes the next one when its text has ended: with a stop token, or with
+/// max_new_tokens. Blocks are never shortened, so slots have a block of room behind the longest
+/// text. What a text holds depends on its id and prompt only, up to the rounding of batches of
+/// another shape.
+///
+/// Internal error for an empty prompt or a length of 0. On the target's worker; waits for the
+/// device in every round.
+DecodeRun decode(target::TargetModel& target,
+                 DraftSource& drafts,
+                 std::span<const DecodeTask> tasks,
+                 const DecodeOptions& options);
+
+}  // namespace dflash::eval

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../golden_check/decode_case.hpp"
+#include "chi_square.hpp"
+
+#include <dflash/core/error.hpp>
+#include <dflash/eval/acceptance.hpp>
+#include <dflash/eval/drafter_source.hpp>
+#include <dflash/eval/prompt_lookup.hpp>
+
+#include <cmath>
+#include <doctest/doctest.h>
+#include <map>
+
+namespace dflash::eval {
+namespace {
+
+const std::string kFolder = "test/golden/inference/";
+
+const golden::DecodeCase& full() {
+    static const golden::DecodeCase c(kFolder + "full", at::kCPU);
+    return c;
+}
+
+std::vector<DecodeTask> tasks_of(const golden::DecodeCase& c, std::int64_t max_new_tokens) {
+    std::vector<DecodeTask> tasks;
+    for (const golden::ExpectedRun& run : c.runs) {
+        tasks.push_back({std::ssize(tasks), run.prompt, max_new_tokens});
+    }
+    return tasks;
+}
+
+std::vector<std::vector<TokenId>> texts_of(const DecodeRun& run) {
+    std::vector<std::vector<TokenId>> texts;
+    for (const DecodedText& text : run.texts) {
+        texts.push_back(text.emitted);
+    }
+    return texts;
+}
+
+TEST_SUITE("eval.decode") {
+    TEST_CASE("rounds, tokens and tau are those of the reference, whatever is decoded beside") {
+        for (const char* name : {"full", "sliding"}) {
+            CAPTURE(name);
+            golden::Options options;
+            options.device.name = "cpu:0";
+            golden::Verdict verdict;
+            golden::check_decode(kFolder + name, options, verdict);
+            CHECK(verdict.ok());
+        }
+    }
+
+    TEST_CASE("greedy text does not depend on where drafts come from") {
+        const golden::DecodeCase& c = full();
+        const auto tasks = tasks_of(c, 40);
+        NoDrafts none;
+        const auto plain = texts_of(decode(*c.target, none, tasks, {}));
+        DrafterSource drafter(*c.drafter, 8);
+        CHECK(texts_of(decode(*c.target, drafter, tasks, {})) == plain);
+        DrafterSource shorter(*c.drafter, 3);
+        CHECK(texts_of(decode(*c.target, shorter, tasks, {})) == plain);
+        PromptLookup lookup(8);
+        const DecodeRun copied = decode(*c.target, lookup, tasks, {});
+        CHECK(texts_of(copied) == plain);
+        // The texts repeat themselves, so some copies are right.
+        Acceptance acceptance(8);
+        for (const DecodedText& text : copied.texts) {
+            acceptance.add(text);
+        }
+        CHECK(acceptance.tau() > 1.2);
+    }
+
+    TEST_CASE("a text ends with a stop token or its length, and nothing is emitted behind") {
+        const golden::DecodeCase& c = full();
+        DrafterSource drafter(*c.drafter, 8);
+        for (const std::int64_t length : {1, 2, 7, 23}) {
+            CAPTURE(length);
+            auto tasks = tasks_of(c, length);
+            for (const DecodedText& text : decode(*c.target, drafter, tasks, {}).texts) {
+                CHECK(std::ssize(text.emitted) == length);
+                CHECK(text.leads.size() == text.emitted.size());
+                CHECK_FALSE(text.stopped);
+                CHECK(text.rounds.empty() == (length == 1));
+            }
+        }
+        // A token in the middle of the first text.
+        const TokenId stop = c.runs[0].emitted[9];
+        const auto first = std::find(c.runs[0].emitted.begin(), c.runs[0].emitted.end(), stop) + 1;
+        DecodeOptions options;
+        options.stop_tokens = {stop};
+        const DecodeRun run = decode(*c.target, drafter, tasks_of(c, 48), options);
+        CHECK(run.texts[0].stopped);
+        CHECK(run.texts[0].emitted == std::vector<TokenId>(c.runs[0].emitted.begin(), first));
+    }
+
+    TEST_CASE("sampled text depends on seed and row only") {
+        const golden::DecodeCase& c = full();
+        const auto tasks = tasks_of(c, 24);
+        DecodeOptions options;
+        options.rule = {{.temperature = 0.8, .top_p = 0.95, .top_k = 20}, /*seed=*/3};
+        DrafterSource drafter(*c.drafter, 8);
+        const auto expected = texts_of(decode(*c.target, drafter, tasks, options));
+        for (const std::int64_t slots : {1, 4}) {
+            CAPTURE(slots);
+            options.slots = slots;
+            CHECK(texts_of(decode(*c.target, drafter, tasks, options)) == expected);
+        }
+        options.rule.seed = 4;
+        CHECK(texts_of(decode(*c.target, drafter, tasks, options)) != expected);
+    }
+
+    TEST_CASE("sampled text is distributed as the target's own, with drafts and without") {
+        const golden::DecodeCase& c = full();
+        const target::Sampling sampling{.temperature = 1.5, .top_p = 0.9, .top_k = 4};
+        constexpr std::int64_t kTexts = 4000;
+        const std::vector<TokenId> prompt = c.runs[2].prompt;
+
+        // The exact distribution of two tokens behind the prompt: at most 4 x 4 pairs.
+        const auto after = [&](const std::vector<TokenId>& tokens) {
+            const auto cache = c.target->make_cache(1, std::ssize(tokens));
+            const std::vector<std::int32_t> starts{0, static_cast<std::int32_t>(tokens.size())};
+            const std::vector<std::int32_t> slots{0};
+            const at::Tensor residual = c.target->extend(*cache, {tokens, starts, slots}, {}, {});
+            return target::probabilities(c.target->logits(residual.narrow(0, starts[1] - 1, 1)),
+                                         std::vector<target::Sampling>{sampling})[0];
+        };
+        std::map<std::pair<TokenId, TokenId>, double> exact;
+        const at::Tensor first = after(prompt);
+        for (TokenId a = 0; a < 512; ++a) {
+            if (first[a].item<double>() > 0) {
+                std::vector<TokenId> tokens = prompt;
+                tokens.push_back(a);
+                const at::Tensor second = after(tokens);
+                for (TokenId b = 0; b < 512; ++b) {
+                    if (second[b].item<double>() > 0) {
+                        exact[{a, b}] = first[a].item<double>() * second[b].item<double>();
+                    }
+                }
+            }
+        }
+        REQUIRE(exact.size() >= 4);
+
+        std::vector<DecodeTask> tasks;
+        for (std::int64_t i = 0; i < kTexts; ++i) {
+            tasks.push_back({i, prompt, 2});
+        }
+        DecodeOptions options;
+        options.rule = {sampling, /*seed=*/11};
+        options.slots = 250;
+        NoDrafts none;
+        PromptLookup lookup(8);
+        DrafterSource drafter(*c.drafter, 8);
+        for (DraftSource* source : std::initializer_list<DraftSource*>{&none, &lookup, &drafter}) {
+            CAPTURE(source->block_size());
+            std::map<std::pair<TokenId, TokenId>, std::int64_t> seen;
+            for (const DecodedText& text : decode(*c.target, *source, tasks, options).texts) {
+                ++seen[{text.emitted[0], text.emitted[1]}];
+            }
+            std::vector<std::int64_t> counts;
+            std::vector<double> expected;
+            std::int64_t counted = 0;
+            for (const auto& [pair, probability] : exact) {
+                counts.push_back(seen[pair]);
+                counted += counts.back();
+                expected.push_back(probability);
+            }
+            CHECK(counted == kTexts);
+            CHECK(chi_square_p_value(counts, expected) > 1e-3);
+        }
+    }
+
+    TEST_CASE("an empty prompt or a length of 0 is refused") {
+        const golden::DecodeCase& c = full();
+        NoDrafts none;
+        CHECK_THROWS_AS(decode(*c.target, none, std::vector<DecodeTask>{{0, {}, 4}}, {}), Error);
+        CHECK_THROWS_AS(decode(*c.target, none, std::vector<DecodeTask>{{0, {1}, 0}}, {}), Error);
+        CHECK(decode(*c.target, none, std::vector<DecodeTask>{}, {}).texts.empty());
+    }
+}
+
+}  // namespace
+}  // namespace dflash::eval

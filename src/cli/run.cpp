@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command_parser.hpp"
 #include "data_command.hpp"
+#include "eval_command.hpp"
 #include "generate_command.hpp"
 #include "kernels_command.hpp"
 #include "status_command.hpp"
@@ -97,6 +98,7 @@ const std::map<std::string, Command>& commands() {
         {"train", {"train a drafter (the default)", train_command}},
         {"data", {"say whether data files are all right for a target", data_command}},
         {"generate", {"let the target answer the rows of data files", generate_command}},
+        {"eval", {"decode with a drafter: acceptance and speed", eval_command}},
         {"plan", {"print what a run would do, need and take", plan_command}},
         {"status", {"print what a run is doing", status_command}},
         {"kernels", {"list, compile or clear the compiled CUDA kernels", kernels_command}},

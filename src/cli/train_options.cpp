@@ -20,6 +20,9 @@ SettingValue value_for(const Setting& setting,
     return is_text && !std::holds_alternative<std::string>(parsed) ? SettingValue(text) : parsed;
 }
 
+/// Given twice, the last one counts: people add options to the end of a line they have.
+constexpr auto kLast = CLI::MultiOptionPolicy::TakeLast;
+
 /// Settings of a run while the levels are laid over one another, lowest first.
 class Levels {
   public:
@@ -125,9 +128,7 @@ TrainOptions::TrainOptions()
            {}},
       } {}
 
-void TrainOptions::add_to(CLI::App& app) {
-    // Given twice, the last one counts: people add options to the end of a line they have.
-    constexpr auto kLast = CLI::MultiOptionPolicy::TakeLast;
+void TrainOptions::add_settings_to(CLI::App& app) {
     for (Alias& alias : aliases) {
         app.add_option(alias.option, alias.value, fmt::format("{} [{}]", alias.help, alias.setting))
             ->multi_option_policy(kLast);
@@ -138,6 +139,10 @@ void TrainOptions::add_to(CLI::App& app) {
     app.add_option(
            "--set", set, "KEY=VALUE: any setting, in TOML notation; may be given several times")
         ->allow_extra_args(false);
+}
+
+void TrainOptions::add_to(CLI::App& app) {
+    add_settings_to(app);
     app.add_option(
            "--resume",
            resume,

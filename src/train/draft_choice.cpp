@@ -2,6 +2,7 @@
 #include <dflash/core/error.hpp>
 #include <dflash/io/json.hpp>
 #include <dflash/train/draft_choice.hpp>
+#include <dflash/train/draft_fit.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -121,9 +122,11 @@ void apply_layers(const DraftSettings& settings, model::DraftConfig& config, boo
     apply(settings.sliding_window, config.sliding_window, "sliding_window", fixed);
 }
 
-void check_against_target(const model::DraftConfig& config,
-                          const target::TargetConfig& target,
-                          const std::string& origin) {
+}  // namespace
+
+void check_fits(const model::DraftConfig& config,
+                const target::TargetConfig& target,
+                const std::string& origin) {
     const auto must_match = [&](const char* what, std::int64_t draft, std::int64_t expected) {
         if (draft != expected) {
             reject(fmt::format(
@@ -149,8 +152,6 @@ void check_against_target(const model::DraftConfig& config,
                            target.vocab_size - 1));
     }
 }
-
-}  // namespace
 
 std::optional<model::DraftConfig> published_drafter(const target::TargetConfig& target,
                                                     const std::string& target_name) {
@@ -286,7 +287,7 @@ DraftChoice choose_drafter(const DraftSettings& settings,
         config.mask_token_id = mask_token_by_rule(
             target, tokenizer, format, last_id_of_tokenizer_config(location.folder));
     }
-    check_against_target(config, target, choice.origin);
+    check_fits(config, target, choice.origin);
     config.validate(fmt::format("draft.* settings, the rest {}", choice.origin));
     return choice;
 }

@@ -30,7 +30,7 @@ TEST_SUITE("eval.acceptance") {
             text({10, 11, 12, 13, 14, 15}, {{5, {0, 12, 13}, 0, 11}, {6, {12, 0, 14}, 1, 13}}));
         const std::vector<double> kept = acceptance.kept_by_slot();
         CHECK(kept == std::vector<double>{0.5, 0, 0});
-        CHECK(acceptance.right_by_slot() == std::vector<double>{0.5, 0.5, 0.5});
+        CHECK(acceptance.right_by_slot() == std::vector<double>{0.5, 0.5, 1});
     }
 
     TEST_CASE("drafts behind the end of the text are not compared") {

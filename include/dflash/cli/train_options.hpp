@@ -40,6 +40,9 @@ struct TrainOptions {
 
     /// Adds all options to a command.
     void add_to(CLI::App& app);
+
+    /// Adds only those that set settings: the aliases, --config and --set.
+    void add_settings_to(CLI::App& app);
 };
 
 /// Settings from, lowest to highest: defaults, ./dflash.toml or --config (for a resume: the run's

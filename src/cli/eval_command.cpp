@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "eval_command.hpp"
+
+#include <dflash/cli/train_options.hpp>
+#include <dflash/core/error.hpp>
+#include <dflash/train/acceptance_run.hpp>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace dflash::cli {
+namespace {
+
+std::vector<TrainOptions::Alias> eval_aliases() {
+    return {
+        {"--target",
+         "run.target",
+         "target model: an HF folder, or ORG/NAME in the Hugging Face cache",
+         {}},
+        {"--data", "run.data", "rows whose answers are decoded: files as for training", {}},
+        {"--gpus", "run.gpus", "device: 0, or cpu:N for N threads; the first of a list", {}},
+        {"--seed", "run.seed", "of the choice of rows and of sampled tokens", {}},
+    };
+}
+
+void add_decoding_options(CLI::App& app, train::AcceptanceOptions& options) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 24;
+    const auto add = [&](const char* name, auto& value, const char* help, CLI::Validator check) {
+        app.add_option(name, value, help)
+            ->check(check)
+            ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    };
+    add("--prompts",
+        options.prompts,
+        "rows that are decoded (64), drawn by the seed",
+        CLI::Range(std::int64_t{1}, kMost));
+    add("--max-new-tokens",
+        options.max_new_tokens,
+        "longest answer in tokens (256)",
+        CLI::Range(std::int64_t{2}, kMost));
+    add("--temperature",
+        options.temperature,
+        "of target and drafter (0: greedy)",
+        CLI::Range(0.0, 100.0));
+    add("--top-p",
+        options.top_p,
+        "share of the probability that sampling keeps (1: all)",
+        CLI::Range(1e-6, 1.0));
+    add("--top-k",
+        options.top_k,
+        "tokens that sampling keeps (0: all)",
+        CLI::Range(std::int64_t{0}, kMost));
+    add("--block-size",
+        options.block_size,
+        "slots of a block, at most the drafter's own, which is the default",
+        CLI::Range(std::int64_t{2}, kMost));
+    add("--batch",
+        options.batch,
+        "prompts at a time (8)",
+        CLI::Range(std::int64_t{1}, std::int64_t{4096}));
+    add("--thinking",
+        options.thinking,
+        "true or false: whether prompts ask for reasoning; by rule as the row or the model has it",
+        CLI::Validator());
+}
+
+}  // namespace
+
+int eval_command(const Arguments& arguments, const std::string& command_line) {
+    CLI::App app(
+        "Decodes prompts with a drafter as servers do, and says how many drafted tokens the target "
+        "keeps and how much faster that is, beside prompt look-up and plain decoding of the same "
+        "prompts. Writes nothing.",
+        "dflash eval");
+    TrainOptions options;
+    options.aliases = eval_aliases();
+    train::AcceptanceRequest request;
+    bool json = false;
+    app.add_option(
+        "--draft", request.draft, "the drafter: a folder such as RUN/best/draft, or ORG/NAME");
+    options.add_settings_to(app);
+    add_decoding_options(app, request.options);
+    app.add_flag("--json", json, "prints the report as JSON");
+    if (!parse(app, arguments)) {
+        return 0;
+    }
+    if (request.draft.empty()) {
+        throw Error(ErrorKind::Config,
+                    {.what = "no drafter",
+                     .where = "command line",
+                     .cause = {},
+                     .hint = "Name its folder: --draft RUN/best/draft"});
+    }
+    request.settings = resolve(options, command_line).settings;
+    const bool shows = ::isatty(STDERR_FILENO) == 1;
+    request.on_progress = [shows](const std::string& line) {
+        fmt::print(stderr, "{}{}", shows ? "\r\x1b[K" : "", line);
+        fmt::print(stderr, "{}", shows ? "" : "\n");
+        std::fflush(stderr);
+    };
+    const train::AcceptanceReport report = train::judge_acceptance(request);
+    if (shows) {
+        fmt::print(stderr, "\r\x1b[K");
+    }
+    if (json) {
+        fmt::print("{}\n", report.to_json().dump_pretty());
+        return 0;
+    }
+    for (const std::string& line : report.to_lines()) {
+        fmt::print("{}\n", line);
+    }
+    return 0;
+}
+
+}  // namespace dflash::cli

@@ -2,6 +2,7 @@
 #include "command_parser.hpp"
 #include "data_command.hpp"
 #include "eval_command.hpp"
+#include "export_command.hpp"
 #include "generate_command.hpp"
 #include "kernels_command.hpp"
 #include "status_command.hpp"
@@ -100,6 +101,7 @@ const std::map<std::string, Command>& commands() {
         {"generate", {"let the target answer the rows of data files", generate_command}},
         {"eval", {"decode with a drafter: acceptance and speed", eval_command}},
         {"plan", {"print what a run would do, need and take", plan_command}},
+        {"export", {"write a drafter in the format of a server or trainer", export_command}},
         {"status", {"print what a run is doing", status_command}},
         {"kernels", {"list, compile or clear the compiled CUDA kernels", kernels_command}},
         {"devices", {"list devices as --gpus names them", devices_command}},

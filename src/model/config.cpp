@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "speculators_config.hpp"
+
 #include <dflash/core/error.hpp>
 #include <dflash/core/log.hpp>
 #include <dflash/model/config.hpp>
@@ -232,6 +234,9 @@ void read_dflash_config(const io::Json& json, const std::string& where, DraftCon
 DraftConfig DraftConfig::from_json(const io::Json& json, const std::string& where) {
     if (!json.is_object()) {
         refuse(fmt::format("got {}, expected an object", json.kind_name()), where);
+    }
+    if (is_speculators(json)) {
+        return from_json(from_speculators(json, where), where);
     }
     refuse_extensions(json, where);
     refuse_other_architectures(json, where);

@@ -6,9 +6,6 @@
 #include <dflash/core/scope.hpp>
 #include <dflash/core/text.hpp>
 #include <dflash/io/atomic_file.hpp>
-#include <dflash/io/json.hpp>
-#include <dflash/io/safetensors.hpp>
-#include <dflash/tensor/bridge.hpp>
 #include <dflash/train/checkpoint.hpp>
 
 #include <algorithm>
@@ -18,7 +15,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <functional>
-#include <set>
 #include <unistd.h>
 #include <utility>
 
@@ -251,59 +247,6 @@ Checkpoint CheckpointStore::load(std::optional<std::int64_t> step) const {
                                fmt::join(others, " or "));
         throw Error(ErrorKind::Data, std::move(parts));
     }
-}
-
-LoadedDraft load_draft(const std::string& folder) {
-    const std::string config_path = folder + "/config.json";
-    if (!fs::exists(config_path)) {
-        throw Error(ErrorKind::Config,
-                    {.what = "no config.json in the drafter's folder",
-                     .where = folder,
-                     .cause = {},
-                     .hint = "Expected a folder with config.json and model.safetensors"});
-    }
-    LoadedDraft draft;
-    draft.config = model::DraftConfig::from_json(io::read_json_file(config_path), config_path);
-    const io::SafetensorsFolder weights(folder);
-    std::set<std::string> unused;
-    for (const std::string& name : weights.names()) {
-        unused.insert(name);
-    }
-    draft.flat_fp32 = at::empty({model::num_parameters(draft.config)}, at::kFloat);
-    std::int64_t offset = 0;
-    for (const model::WeightSpec& spec : model::weight_specs(draft.config)) {
-        const std::string prefixed = "model." + spec.name;
-        const std::string& name =
-            weights.find(spec.name) == nullptr && weights.find(prefixed) != nullptr ? prefixed
-                                                                                    : spec.name;
-        const io::TensorView* view = weights.find(name);
-        if (view == nullptr) {
-            throw Error(ErrorKind::Data,
-                        {.what = fmt::format("the drafter has no weight {} of shape [{}]",
-                                             spec.name,
-                                             fmt::join(spec.shape, ", ")),
-                         .where = folder,
-                         .cause = {},
-                         .hint = {}});
-        }
-        const std::int64_t count = spec.num_elements();
-        tensor::load_into(*view,
-                          draft.flat_fp32.narrow(0, offset, count).view(spec.shape),
-                          weights.file_of(name));
-        offset += count;
-        unused.erase(name);
-    }
-    if (!unused.empty()) {
-        throw Error(
-            ErrorKind::Data,
-            {.what =
-                 fmt::format("the drafter has weights that its config.json does not explain: {}",
-                             fmt::join(unused, ", ")),
-             .where = folder,
-             .cause = {},
-             .hint = "Plain DFlash drafters have 11 weights a layer and fc, hidden_norm, norm"});
-    }
-    return draft;
 }
 
 }  // namespace dflash::train

@@ -22,7 +22,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kChecksumFile = "checksums.xxh64";
 constexpr const char* kAcceptanceFile = "acceptance.json";
 
 // Pieces in which a tensor is handed to the writer, so that converting to bf16 needs no copy of a

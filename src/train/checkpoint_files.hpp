@@ -14,6 +14,9 @@ namespace dflash::train {
 /// Of state.json: rises when older programs could misread it.
 inline constexpr std::int64_t kFormatVersion = 1;
 
+/// The list of checksums in a checkpoint's folder.
+inline constexpr const char* kChecksumFile = "checksums.xxh64";
+
 /// Bytes of a checkpoint with that many parameters, and a little more.
 std::int64_t checkpoint_bytes(std::int64_t num_parameters);
 

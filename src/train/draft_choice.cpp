@@ -259,6 +259,9 @@ DraftChoice choose_drafter(const DraftSettings& settings,
     DraftChoice choice;
     if (init) {
         choice = *init;
+        if (choice.config.num_target_layers == 0) {
+            choice.config.num_target_layers = target.num_layers;  // speculators does not keep it
+        }
     } else if (const auto published = published_drafter(target, location.name)) {
         choice = {*published, "the published drafter of " + location.name};
     } else {

@@ -3,8 +3,10 @@
 #include <dflash/core/log.hpp>
 #include <dflash/core/text.hpp>
 #include <dflash/io/json.hpp>
+#include <dflash/model/draft_format.hpp>
 #include <dflash/report/chart.hpp>
 #include <dflash/report/console.hpp>
+#include <dflash/train/draft_source.hpp>
 #include <dflash/train/run_report.hpp>
 #include <dflash/train/run_search.hpp>
 
@@ -68,6 +70,19 @@ void require_finite_evaluation(double loss, const Progress& progress, bool befor
                            "--init if it is given"
                          : "Start a new run with a lower train.lr or a smaller train.clip, "
                            "from the last saved drafter with --init RUN/latest/draft"});
+    }
+}
+
+void say_how_to_serve(const std::string& draft_folder, const std::string& target) {
+    try {
+        const model::DraftConfig config = read_draft_config(draft_folder);
+        for (const model::ServeCommand& serve :
+             serve_commands(model::DraftFormat::Zlab, config, target, draft_folder)) {
+            log_info("{}", to_line(serve));
+        }
+    } catch (const Error& error) {
+        // Somebody has removed it: no reason to fail a run that is over.
+        log_warning("{}", error.what());
     }
 }
 
@@ -324,14 +339,15 @@ void RunReport::summary(const Progress& progress, const std::string& folder) {
         log_warning("{} of them were skipped: a loss or a gradient was not finite",
                     format_count(numeric_policy_.skipped()));
     }
-    log_info("drafter   {}/latest/draft (config.json, model.safetensors: loads in SGLang and vLLM)",
-             folder);
-    if (const std::optional<BestDraft> best = best_draft(folder)) {
+    log_info("drafter   {}/latest/draft (config.json, model.safetensors)", folder);
+    const std::optional<BestDraft> best = best_draft(folder);
+    if (best) {
         log_info("best      {}/best/draft: step {}, held-out acceptance length {:.3f}",
                  folder,
                  best->step,
                  best->acceptance_length);
     }
+    say_how_to_serve(folder + (best ? "/best/draft" : "/latest/draft"), settings_.run.target);
     log_info("metrics   {}/metrics.jsonl; tensorboard --logdir {}", folder, shell_word(folder));
     log_info("continue  dflash --resume {}", shell_word(folder));
 }

@@ -5,14 +5,13 @@
 #include <dflash/io/atomic_file.hpp>
 #include <dflash/io/folder_lock.hpp>
 #include <dflash/io/json.hpp>
+#include <dflash/train/draft_source.hpp>
 #include <dflash/train/run_search.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fmt/format.h>
 #include <set>
-#include <string_view>
 #include <system_error>
 
 namespace dflash::train {
@@ -41,28 +40,6 @@ std::vector<fs::path> folders_in(const std::string& folder) {
     }
     std::sort(found.begin(), found.end());
     return found;
-}
-
-/// Steps whose draft is there, rising.
-std::vector<std::int64_t> draft_steps(const std::string& run_folder) {
-    constexpr std::string_view kPrefix = "step-";
-    std::vector<std::int64_t> steps;
-    for (const fs::path& folder : folders_in(run_folder)) {
-        const std::string name = folder.filename().string();
-        std::int64_t step = 0;
-        const char* const end = name.data() + name.size();
-        std::error_code error;
-        if (!name.starts_with(kPrefix)) {
-            continue;
-        }
-        const auto parsed = std::from_chars(name.data() + kPrefix.size(), end, step);
-        if (parsed.ec == std::errc() && parsed.ptr == end &&
-            fs::exists(folder / "draft" / "model.safetensors", error)) {
-            steps.push_back(step);
-        }
-    }
-    std::sort(steps.begin(), steps.end());
-    return steps;
 }
 
 /// What the newest checkpoint says of itself, without its tensors.

@@ -53,6 +53,9 @@ void check_decode(const std::string& case_folder, const Options& options, Verdic
 void check_tokenizer(const std::string& tokenizer_json, const std::string& cases, Verdict& verdict);
 void check_chat(const std::string& tokenizer_json, const std::string& cases, Verdict& verdict);
 
+/// `expected` is written by tools/golden/check_export.py.
+void check_draft(const std::string& folder, const std::string& expected, Verdict& verdict);
+
 /// `rows` is a file of rows or a folder of such files.
 void check_rows(const std::string& rows, const std::string& expected, Verdict& verdict);
 

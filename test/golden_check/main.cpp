@@ -52,7 +52,8 @@ constexpr const char* kUsage =
     "       golden_check decode CASE_DIR... [--gpus LIST]\n"
     "       golden_check tokenizer TOKENIZER_JSON FILE...\n"
     "       golden_check chat TOKENIZER_JSON|- FILE...\n"
-    "       golden_check rows ROWS|FOLDER EXPECTED\n";
+    "       golden_check rows ROWS|FOLDER EXPECTED\n"
+    "       golden_check draft DRAFT_DIR EXPECTED\n";
 
 int run(std::vector<std::string> args) {
     Options options;
@@ -67,7 +68,8 @@ int run(std::vector<std::string> args) {
     }
     const std::string mode = args.empty() ? "" : args[0];
     // These have something before the cases.
-    const bool takes_two = mode == "tokenizer" || mode == "chat" || mode == "rows";
+    const bool takes_two =
+        mode == "tokenizer" || mode == "chat" || mode == "rows" || mode == "draft";
     if (args.size() < (takes_two ? 3U : 2U)) {
         fmt::print(stderr, "{}", kUsage);
         return 2;
@@ -90,6 +92,8 @@ int run(std::vector<std::string> args) {
             check_chat(args[1], args[i], verdict);
         } else if (mode == "rows") {
             check_rows(args[1], args[i], verdict);
+        } else if (mode == "draft") {
+            check_draft(args[1], args[i], verdict);
         } else {
             fmt::print(stderr, "golden_check: unknown mode {}\n{}", mode, kUsage);
             return 2;

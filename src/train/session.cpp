@@ -77,6 +77,7 @@ class Session : NonCopyable {
     std::optional<Checkpoint> checkpoint_;
     Whereabouts& whereabouts_;
     std::function<void(const data::PackedRow&)> on_row_;
+    std::function<void(const data::PackedRow&, const FeatureSlot&)> on_features_;
     FirstError first_error_;
     FirstError::Subscription failure_watch_;
     KernelStart kernels_;
@@ -85,6 +86,7 @@ class Session : NonCopyable {
     std::vector<std::unique_ptr<DrafterRank>> ranks_;
     std::unique_ptr<comm::ProcessGroup> group_;
     std::unique_ptr<Evaluator> evaluator_;
+    std::unique_ptr<FeatureGate> gate_;
     OptimizerState save_buffers_;
     std::vector<std::unique_ptr<gpu::Worker>> workers_;
     std::unique_ptr<EpochSource> source_;
@@ -106,6 +108,7 @@ Session::Session(PreparedRun run,
       checkpoint_(std::move(checkpoint)),
       whereabouts_(whereabouts),
       on_row_(request.on_row),
+      on_features_(request.on_features),
       failure_watch_(first_error_.on_error([&] { watchdog.run_failed(first_error_.get()); })),
       kernels_(run_, settings_.cache, first_error_) {
     try {
@@ -141,6 +144,11 @@ void Session::build(StatusBoard& board) {
         ranks_,
         settings_.eval);
     evaluator_->allocate(run_.draft.config.num_features(), run_.draft.config.hidden_size);
+    gate_ = std::make_unique<FeatureGate>(
+        targets_,
+        ranks_,
+        [&data = *run_.training](SampleId id) { return data.place_of(id); },
+        settings_.gate);
     begin("warm up");
     warm_up();
     set_weights();
@@ -300,6 +308,7 @@ void Session::warm_up() {
     at_once("warm up", [this, row](DrafterRank& drafter) {
         drafter.warm_up(row, slots_[static_cast<std::size_t>(drafter.rank())]);
     });
+    gate_->warm_up(row, slots_);
 }
 
 void Session::make_save_buffers() {
@@ -351,11 +360,18 @@ void Session::make_pipeline() {
         run_.pack, start, settings_.train.rows_per_step, static_cast<int>(ranks_.size()));
     std::vector<pipeline::Replica> replicas;
     for (const auto& target : targets_) {
-        replicas.push_back({.start = [this, replica = target.get()](pipeline::RowPtr row,
-                                                                    int slot,
-                                                                    std::function<void()> done) {
-            replica->start(std::move(row), slots_[static_cast<std::size_t>(slot)], std::move(done));
-        }});
+        replicas.push_back(
+            {.start = [this, replica = target.get()](
+                          pipeline::RowPtr row, int slot, std::function<void()> done) {
+                FeatureSlot& features = slots_[static_cast<std::size_t>(slot)];
+                if (on_features_) {
+                    done = [this, row, &features, done = std::move(done)] {
+                        on_features_(*row, features);
+                        done();
+                    };
+                }
+                replica->start(std::move(row), features, std::move(done));
+            }});
     }
     dispatcher_ = std::make_unique<pipeline::ReplicaDispatcher>(std::move(replicas), first_error_);
     pipeline_ = std::make_unique<pipeline::Pipeline>(
@@ -381,6 +397,7 @@ Progress Session::train(const std::string& folder, RunReport& report, StopSignal
                      .ranks = ranks_,
                      .slots = slots_,
                      .evaluator = *evaluator_,
+                     .gate = *gate_,
                      .checkpoints = checkpoints,
                      .writer = writer,
                      .report = report,

@@ -233,6 +233,17 @@ void EvalSettings::declare(SettingList& list) {
              {.at_most = 1, .above = 0, .maths = false});
 }
 
+void GateSettings::declare(SettingList& list) {
+    list.add("gate.every",
+             every,
+             "time between checks of a row's features against the target; 0: at the start only",
+             {.at_least = 0, .maths = false});
+    list.add("gate.tolerance",
+             tolerance,
+             "largest relative difference that is rounding; by rule 0.001 in fp32, 0.2 in bf16",
+             {.above = 0, .maths = false});
+}
+
 void CheckpointSettings::declare(SettingList& list) {
     list.add("checkpoint.every", every, "time between saves", {.above = 0, .maths = false});
     list.add("checkpoint.keep",
@@ -337,6 +348,7 @@ SettingList Settings::list() {
     draft.declare(all);
     data.declare(all);
     eval.declare(all);
+    gate.declare(all);
     checkpoint.declare(all);
     report.declare(all);
     watchdog.declare(all);

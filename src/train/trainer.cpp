@@ -90,6 +90,9 @@ bool Trainer::fill_step() {
         if (parts_.on_row) {
             parts_.on_row(*row->row());
         }
+        if (parts_.gate.due(progress_.step, progress_.trained_s)) {
+            check_features(*row);
+        }
         step_.add(std::move(*row));
     }
     return true;
@@ -99,6 +102,21 @@ std::optional<pipeline::RowLease> Trainer::next_row() {
     const Activity::Scope activity(
         parts_.loop, "wait for a row of step", progress_.step + 1, Activity::Kind::Waits);
     return parts_.pipeline.next();
+}
+
+void Trainer::check_features(const pipeline::RowLease& lease) {
+    const data::PackedRow& row = *lease.row();
+    if (row.empty()) {
+        return;
+    }
+    const Activity::Scope activity(
+        parts_.loop, "check features of row", row.index, Activity::Kind::Waits);
+    const auto slot = static_cast<std::size_t>(lease.slot());
+    parts_.gate.check(row,
+                      parts_.slots[slot],
+                      *parts_.ranks[slot % parts_.ranks.size()],
+                      progress_.step,
+                      progress_.trained_s);
 }
 
 void Trainer::finish_step() {

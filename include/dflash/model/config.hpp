@@ -24,10 +24,10 @@ struct DraftConfig {
     std::int64_t block_size = 16;        // B
     TokenId mask_token_id = -1;
     std::vector<std::int64_t> target_layer_ids;  // K ids; id l = output of decoder layer l, from 0
-    std::int64_t num_target_layers = 0;
-    std::vector<LayerType> layer_types;  // [D]
-    std::int64_t sliding_window = 0;     ///< w of sliding layers; 0 without any
-    std::optional<bool> is_causal;       ///< top-level key: overrides "sliding means causal"
+    std::int64_t num_target_layers = 0;          // 0: config.json does not say
+    std::vector<LayerType> layer_types;          // [D]
+    std::int64_t sliding_window = 0;             ///< w of sliding layers; 0 without any
+    std::optional<bool> is_causal;  ///< top-level key: overrides "sliding means causal"
     double rms_norm_eps = 1e-6;
     double rope_theta = 1e6;
     std::int64_t max_position_embeddings = 40960;
@@ -53,8 +53,8 @@ struct DraftConfig {
     }
 
     /// Reads a published config.json (z-lab first and second generation: block_size in
-    /// dflash_config or top level, rope_theta or rope_parameters). Unknown extensions that change
-    /// the maths (DFlash 2 keys, projector_type, ...) are refused by name. Throws Error{Config}.
+    /// dflash_config or top level, rope_theta or rope_parameters) or of speculators. What changes
+    /// the maths (DFlash 2 keys, projector_type, ...) is refused by name. Throws Error{Config}.
     static DraftConfig from_json(const io::Json& json, const std::string& where);
 
     /// The published format, block_size in both places.

@@ -91,9 +91,10 @@ class CheckpointStore {
     SaveCost untold_;  // of a checkpoint that has its name, until save() has done all the rest
 };
 
-/// Loads the weights of a draft folder (config.json + model.safetensors) as flat fp32 in the layout
-/// of its specs. Accepts an optional "model." prefix. Throws Error{Config} or Error{Data} naming
-/// missing, extra and misshapen weights.
+/// Loads the weights of a draft folder (config.json + model.safetensors, published or speculators'
+/// format) as flat fp32 in the layout of its specs. Accepts an optional "model." prefix. What
+/// speculators stores of the target is left out with a line that says so. Throws Error{Config} or
+/// Error{Data} naming missing, extra and misshapen weights.
 struct LoadedDraft {
     model::DraftConfig config;
     at::Tensor flat_fp32;

@@ -15,6 +15,8 @@
 
 namespace dflash::train {
 
+struct FeatureSlot;
+
 struct TrainRequest {
     Settings settings;
     std::vector<std::string> changed_settings;  ///< "train.lr = 0.001 (--lr)": what is not a
@@ -26,6 +28,9 @@ struct TrainRequest {
     bool extend_data = false;  ///< with resume_folder: rows may have been added to the data
     /// Sees every row as the training loop takes it, in order: for tests.
     std::function<void(const data::PackedRow&)> on_row{};
+    /// Sees every row's slot on the target's worker, once its features are there (on CPU devices):
+    /// for tests, which change them.
+    std::function<void(const data::PackedRow&, const FeatureSlot&)> on_features{};
 };
 
 /// Reads settings of a run folder for a resume: RUN/config.toml. Throws Error{Config} if RUN is no

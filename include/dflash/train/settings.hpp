@@ -83,6 +83,12 @@ struct EvalSettings {
     void declare(SettingList& list);
 };
 
+struct GateSettings {
+    Duration every{600};
+    std::optional<double> tolerance;
+    void declare(SettingList& list);
+};
+
 struct CheckpointSettings {
     Duration every{1800};
     std::int64_t keep = 2;
@@ -134,6 +140,7 @@ struct Settings {
     DraftSettings draft;
     DataSettings data;
     EvalSettings eval;
+    GateSettings gate;
     CheckpointSettings checkpoint;
     ReportSettings report;
     WatchdogSettings watchdog;

@@ -41,6 +41,8 @@ class TargetReplica {
 
     target::TargetModel& model() { return *model_; }
 
+    const std::vector<std::int64_t>& taps() const { return taps_; }
+
   private:
     gpu::Worker& worker_;
     std::unique_ptr<target::TargetModel> model_;

@@ -8,6 +8,7 @@
 #include <dflash/train/checkpoint.hpp>
 #include <dflash/train/checkpoint_writer.hpp>
 #include <dflash/train/evaluator.hpp>
+#include <dflash/train/feature_gate.hpp>
 #include <dflash/train/progress.hpp>
 #include <dflash/train/run_report.hpp>
 #include <dflash/train/schedule.hpp>
@@ -29,6 +30,7 @@ struct TrainerParts {
     std::vector<std::unique_ptr<DrafterRank>>& ranks;
     std::vector<FeatureSlot>& slots;
     Evaluator& evaluator;
+    FeatureGate& gate;
     CheckpointStore& checkpoints;
     CheckpointWriter& writer;
     RunReport& report;
@@ -63,6 +65,7 @@ class Trainer {
 
     bool fill_step();
     std::optional<pipeline::RowLease> next_row();
+    void check_features(const pipeline::RowLease& row);
     void stop_pipeline();
     void finish_step();
     void report_steps(std::size_t leave_in_flight);

@@ -129,12 +129,14 @@ __device__ __forceinline__ Part joined_over_block(Part part, Part (&parts)[kWarp
     return part;
 }
 
-__device__ __forceinline__ float value_of(float x) {
-    return x;
-}
-
-__device__ __forceinline__ float value_of(BFloat16 x) {
-    return __uint_as_float(static_cast<Word>(x.bits) << 16);
+/// A logit in memory as fp32.
+template <typename T>
+__device__ __forceinline__ float value_of(T x) {
+    if constexpr (sizeof(T) == sizeof(float)) {
+        return x;
+    } else {
+        return __uint_as_float(static_cast<Word>(x.bits) << 16);
+    }
 }
 
 /// A row, cut into stretches of vectors; a thread has every kThreads-th vector of a stretch.

@@ -6,7 +6,6 @@
 #include <dflash/kernels/tuned_gemm.hpp>
 
 #include <algorithm>
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <utility>
 #include <vector>

@@ -14,10 +14,10 @@
 
 namespace dflash::kernels {
 
-/// On one GPU; used by its worker only. Until the choices are sealed a product of a class that has no
-/// algorithm yet is timed before it is made, with its rows and with fewer of them: what is in its
-/// result is then added to several times, and the call waits for the device. Later cuBLASLt's own
-/// guess is taken, which is the same every time.
+/// On one GPU; used by its worker only. Until the choices are sealed a product of a class that has
+/// no algorithm yet is timed before it is made, with its rows and with fewer of them: what is in
+/// its result is then added to several times, and the call waits for the device. Later cuBLASLt's
+/// own guess is taken, which is the same every time.
 class TunedGemm : NonCopyable {
   public:
     /// On the current device of the calling thread.

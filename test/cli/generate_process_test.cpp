@@ -86,9 +86,12 @@ TEST_SUITE("process.generate") {
                 break;
             }
             process.send(SIGKILL);
-            CHECK(process.wait(10) == 1000 + SIGKILL);
+            const int killed = process.wait(10);
+            if (fs::exists(output)) {  // the signal came when all was done
+                break;
+            }
+            CHECK(killed == 1000 + SIGKILL);
             ++kills;
-            CHECK(!fs::exists(output));
             const std::int64_t lines = whole_lines(journal);
             CHECK(lines >= held);
             held = lines;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What bad input gets: the promised exit code, a message that says where and what, and nothing
 // half-written.
-#include <dflash/cli/run.hpp>
+#include "captured_run.hpp"
 
 #include <cstdint>
 #include <cstring>
@@ -12,17 +12,13 @@
 #include <sstream>
 #include <string>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace dflash::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Outcome {
-    int code = 0;
-    std::string output;
-};
 
 // A folder with a copy of the tiny target and its data, to be damaged.
 class Playground {
@@ -65,11 +61,9 @@ class Playground {
         write(name, text.replace(at, from.size(), to));
     }
 
-    /// Runs two steps on this target and data with further arguments; standard output goes to the
-    /// result.
+    /// Runs two steps on this target and data with further arguments.
     Outcome run(const std::vector<std::string>& more = {}) const {
-        std::vector<std::string> arguments = {"dflash",
-                                              "--config",
+        std::vector<std::string> arguments = {"--config",
                                               "configs/tiny-cpu.toml",
                                               "--gpus",
                                               "cpu:2",
@@ -82,30 +76,7 @@ class Playground {
                                               "--set",
                                               "train.max_steps=2"};
         arguments.insert(arguments.end(), more.begin(), more.end());
-        std::vector<char*> pointers;
-        for (std::string& argument : arguments) {
-            pointers.push_back(argument.data());
-        }
-        const int saved = ::dup(STDOUT_FILENO);
-        const int saved_errors = ::dup(STDERR_FILENO);
-        FILE* captured = std::tmpfile();
-        std::fflush(stdout);
-        ::dup2(fileno(captured), STDOUT_FILENO);
-        ::dup2(fileno(captured), STDERR_FILENO);
-        Outcome outcome;
-        outcome.code = cli::run(static_cast<int>(pointers.size()), pointers.data());
-        std::fflush(stdout);
-        ::dup2(saved, STDOUT_FILENO);
-        ::dup2(saved_errors, STDERR_FILENO);
-        ::close(saved);
-        ::close(saved_errors);
-        std::rewind(captured);
-        char buffer[4096];
-        for (std::size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, captured)) > 0;) {
-            outcome.output.append(buffer, n);
-        }
-        std::fclose(captured);
-        return outcome;
+        return captured_run(std::move(arguments));
     }
 
   private:

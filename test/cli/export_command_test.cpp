@@ -1,28 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../train/small_checkpoint.hpp"
+#include "captured_run.hpp"
 
-#include <dflash/cli/run.hpp>
-#include <dflash/core/scope.hpp>
 #include <dflash/train/checkpoint.hpp>
 
-#include <cstdio>
 #include <doctest/doctest.h>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace dflash::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Outcome {
-    int code = -1;
-    std::string output;
-};
 
 /// A folder with a run that saved two steps.
 class Scene {
@@ -47,30 +39,9 @@ class Scene {
 
     std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
-    /// Runs dflash export; standard output goes to the result.
     Outcome run(std::vector<std::string> arguments) const {
-        arguments.insert(arguments.begin(), {"dflash", "export"});
-        std::vector<char*> pointers;
-        for (std::string& argument : arguments) {
-            pointers.push_back(argument.data());
-        }
-        const std::string log = path("log");
-        Outcome outcome;
-        {
-            std::fflush(stdout);
-            const int saved = ::dup(STDOUT_FILENO);
-            REQUIRE(std::freopen(log.c_str(), "w", stdout) != nullptr);
-            const ScopeGuard restore([saved] {
-                std::fflush(stdout);
-                ::dup2(saved, STDOUT_FILENO);
-                ::close(saved);
-            });
-            outcome.code = cli::run(static_cast<int>(pointers.size()), pointers.data());
-        }
-        std::ostringstream text;
-        text << std::ifstream(log).rdbuf();
-        outcome.output = text.str();
-        return outcome;
+        arguments.insert(arguments.begin(), "export");
+        return captured_run(std::move(arguments));
     }
 
   private:

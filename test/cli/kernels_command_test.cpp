@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <dflash/cli/run.hpp>
+#include "captured_run.hpp"
+
 #include <dflash/io/atomic_file.hpp>
 #include <dflash/kernels/kernel_cache.hpp>
 #include <dflash/kernels/model_kernels.hpp>
@@ -9,18 +10,15 @@
 #include <filesystem>
 #include <string>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace dflash::cli {
 namespace {
 
 int run_with(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {"dflash", "kernels"});
-    std::vector<char*> pointers;
-    for (std::string& argument : arguments) {
-        pointers.push_back(argument.data());
-    }
-    return run(static_cast<int>(pointers.size()), pointers.data());
+    arguments.insert(arguments.begin(), "kernels");
+    return captured_run(std::move(arguments)).code;
 }
 
 std::string fresh_cache() {

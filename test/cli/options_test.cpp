@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <dflash/cli/run.hpp>
+#include "captured_run.hpp"
+
 #include <dflash/cli/train_options.hpp>
 #include <dflash/core/error.hpp>
 
@@ -9,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <unistd.h>
+#include <utility>
 
 namespace dflash::cli {
 namespace {
@@ -30,12 +32,7 @@ TrainOptions with_set(const std::string& assignment) {
 }
 
 int run_with(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), "dflash");
-    std::vector<char*> pointers;
-    for (std::string& argument : arguments) {
-        pointers.push_back(argument.data());
-    }
-    return run(static_cast<int>(pointers.size()), pointers.data());
+    return captured_run(std::move(arguments)).code;
 }
 
 }  // namespace

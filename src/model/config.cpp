@@ -366,6 +366,7 @@ void DraftConfig::validate(const std::string& where) const {
     at_least("block_size", block_size, 2);
     at_least("num_hidden_layers", num_layers(), 1);
     at_least("number of target_layer_ids", num_features(), 1);
+    at_least("num_target_layers", num_target_layers, 0);  // 0: not known
     if (num_heads % num_kv_heads != 0) {
         refuse(
             fmt::format("num_attention_heads: got {}, expected a multiple of num_key_value_heads "

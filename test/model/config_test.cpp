@@ -210,6 +210,7 @@ TEST_SUITE("model.config") {
                  {"hidden_size", 0, "1 or more"},
                  {"num_hidden_layers", 4, "num_hidden_layers = 4"},
                  {"num_target_layers", 30, "got 33, expected layers 0 to 29"},
+                 {"num_target_layers", INT64_MIN, "expected 0 or more"},
                  {"vocab_size", 1000, "got 151669, expected a row of the embedding, 0 to 999"}}) {
             CAPTURE(w.key);
             io::Json json = parsed();

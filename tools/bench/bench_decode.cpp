@@ -129,7 +129,7 @@ class Kernels {
 
     kernels::LoadedKernel find(const kernels::KernelSpec& spec) {
         built_.push_back(builder_.build({{spec, driver_->architecture(device_)}}).front());
-        return {spec, driver_->load(built_.back(), device_), device_.ordinal};
+        return {built_.back().request.spec, driver_->load(built_.back(), device_), device_.ordinal};
     }
 
   private:

@@ -154,6 +154,9 @@ void Session::build(StatusBoard& board) {
     set_weights();
     make_save_buffers();
     make_pipeline();
+    for (const auto& worker : workers_) {
+        worker->call({"keep room"}, [&] { keep_room_for_temporaries(worker->device()); });
+    }
     kernels_.seal();
 
     std::vector<std::string> pci_bus_ids;

@@ -5,10 +5,27 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <algorithm>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace dflash::train {
+namespace {
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+
+/// What the allocator holds of a GPU and has not given out.
+std::int64_t free_bytes_held(c10::DeviceIndex ordinal) {
+    using c10::CachingAllocator::StatType;
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(ordinal);
+    const auto all = static_cast<std::size_t>(StatType::AGGREGATE);
+    return stats.reserved_bytes[all].current - stats.allocated_bytes[all].current;
+}
+
+}  // namespace
 
 void set_up_torch_process() {
     at::globalContext().setAllowTF32CuBLAS(false);
@@ -30,6 +47,21 @@ void set_up_torch(const gpu::Device& device) {
 
 gpu::StreamView current_stream(const gpu::Device& device) {
     return tensor::current_stream(tensor::torch_device(device));
+}
+
+void keep_room_for_temporaries(const gpu::Device& device) {
+    if (!device.is_cuda()) {
+        return;
+    }
+    const auto ordinal = static_cast<c10::DeviceIndex>(device.ordinal);
+    const at::TensorOptions bytes = at::TensorOptions().device(at::kCUDA, ordinal).dtype(at::kByte);
+    // One piece as large as all free ones together, within reason: large memory that was freed is
+    // room already. Tensors of up to 1 MiB come from a pool of their own.
+    std::vector<at::Tensor> pieces{
+        at::empty({std::clamp(free_bytes_held(ordinal), 64 * kMiB, 512 * kMiB)}, bytes)};
+    for (int i = 0; i < 16; ++i) {
+        pieces.push_back(at::empty({kMiB}, bytes));
+    }
 }
 
 at::ScalarType compute_dtype(const gpu::Device& device) {

@@ -11,16 +11,21 @@ namespace dflash::train {
 data::PackedRow make_warm_up_row(const data::BlockRule& rule,
                                  std::int64_t num_tokens,
                                  std::int64_t num_blocks) {
+    // D documents of one length have room for this many blocks: the last token of a document has no
+    // successor to predict. The fewest documents with the most blocks.
+    const auto room = [&](std::int64_t documents) {
+        return std::min({num_blocks, documents * rule.max_anchors, num_tokens - documents});
+    };
+    std::int64_t documents = 1;
+    while (documents < num_tokens / 2 && room(documents + 1) > room(documents)) {
+        ++documents;
+    }
     data::PackedRow row;
-    const std::int64_t documents = std::max<std::int64_t>(
-        1, std::min((num_blocks + rule.max_anchors - 1) / rule.max_anchors, num_tokens / 2));
     for (std::int64_t i = 0; i < documents; ++i) {
-        const auto share = [&](std::int64_t all) {
-            return all * (i + 1) / documents - all * i / documents;
-        };
-        const std::int64_t length = share(num_tokens);
-        const std::int64_t blocks =
-            std::min({share(num_blocks), rule.max_anchors, std::max<std::int64_t>(length - 1, 0)});
+        const std::int64_t length = num_tokens * (i + 1) / documents - num_tokens * i / documents;
+        const std::int64_t blocks = std::min({num_blocks - row.blocks.num_blocks(),
+                                              rule.max_anchors,
+                                              std::max<std::int64_t>(length - 1, 0)});
         const std::vector<TokenId> tokens(static_cast<std::size_t>(length), 0);
         const std::vector<std::uint8_t> trainable(tokens.size(), 1);
         std::vector<std::int32_t> anchors;

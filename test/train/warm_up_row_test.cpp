@@ -26,6 +26,9 @@ TEST_SUITE("train.warm_up_row") {
         const data::PackedRow row = make_warm_up_row(rule, 10, 40);
         CHECK(row.num_tokens() == 10);
         CHECK(row.blocks.num_blocks() == 9);
+        // One document has room for 255 blocks, two for 254.
+        CHECK(make_warm_up_row({.block_size = 16, .max_anchors = 256}, 256, 512)
+                  .blocks.num_blocks() == 255);
     }
 }
 

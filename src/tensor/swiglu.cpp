@@ -24,22 +24,8 @@ void swiglu_backward_out(const at::Tensor& dgate,
                          const at::Tensor& gate,
                          const at::Tensor& up) {
     const at::ScalarType sum = sum_dtype(gate.scalar_type());
-    if (gate.scalar_type() == sum && dgate.scalar_type() == sum && dup.scalar_type() == sum &&
-        dy.scalar_type() == sum) {
-        at::Tensor dgate_out = dgate;
-        at::Tensor dup_out = dup;
-        at::mul_out(dgate_out, dy, up);
-        at::silu_backward_out(dgate_out, dgate_out, gate);
-        at::silu_out(dup_out, gate);
-        if (y != nullptr) {
-            at::Tensor y_out = *y;
-            at::mul_out(y_out, dup_out, up);
-        }
-        dup_out.mul_(dy);
-        return;
-    }
-    // In pieces of rows, because each of the five temporaries in the sum dtype is as large as the
-    // piece.
+    // In pieces of rows, which bounds the temporaries. Everything is read before anything is
+    // written, so gradients may take the place of what they belong to.
     const std::int64_t rows = gate.size(0);
     const std::int64_t columns =
         std::max<std::int64_t>(1, gate.numel() / std::max<std::int64_t>(rows, 1));
@@ -49,12 +35,14 @@ void swiglu_backward_out(const at::Tensor& dgate,
         const auto of = [&](const at::Tensor& x) { return x.narrow(0, begin, count); };
         const at::Tensor gate_sum = of(gate).to(sum);
         const at::Tensor dy_sum = of(dy).to(sum);
-        const at::Tensor activation = at::silu(gate_sum);
-        if (y != nullptr) {
-            of(*y).copy_(at::mul(activation, of(up)));
-        }
-        of(dgate).copy_(at::silu_backward(at::mul(dy_sum, of(up)), gate_sum));
+        at::Tensor activation = at::silu(gate_sum);
+        const at::Tensor again = y == nullptr ? at::Tensor() : at::mul(activation, of(up));
+        const at::Tensor dgate_sum = at::silu_backward(at::mul(dy_sum, of(up)), gate_sum);
         of(dup).copy_(activation.mul_(dy_sum));
+        of(dgate).copy_(dgate_sum);
+        if (y != nullptr) {
+            of(*y).copy_(again);
+        }
     }
 }
 

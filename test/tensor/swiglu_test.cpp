@@ -38,6 +38,12 @@ TEST_SUITE("tensor.swiglu") {
                   tolerance);
             CHECK(largest_error(gradient.narrow(1, 7, 7), d * g * sigma) < tolerance);
             CHECK(largest_error(again, y64) < tolerance);
+
+            // The same bits where gradients take the place of what they belong to.
+            const at::Tensor place = dy.clone();
+            swiglu_backward_out(gate, up, &place, place, gate, up);
+            CHECK(joined.equal(gradient));
+            CHECK(place.equal(again));
         }
     }
 

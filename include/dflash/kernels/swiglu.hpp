@@ -45,7 +45,8 @@ struct SwigluBackwardTensors {
     RowTensor y_RI{};
 };
 
-/// With s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)), dup = dy gate s.
+/// With s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)), dup = dy gate s. dgate may be gate,
+/// dup up and y dy; there must be no other overlap.
 void swiglu_backward(const LoadedKernel& kernel,
                      const SwigluBackwardTensors& tensors,
                      std::int64_t num_rows,

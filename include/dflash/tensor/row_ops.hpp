@@ -91,7 +91,7 @@ class RowOps : NonCopyable {
                         const at::Tensor& gate_RI,
                         const at::Tensor& up_RI) = 0;
 
-    /// Its gradients; makes y again if given.
+    /// Its gradients; makes y again if given. dgate may be gate, dup up and y dy.
     virtual void swiglu_backward(const at::Tensor& dgate_RI,
                                  const at::Tensor& dup_RI,
                                  const at::Tensor* y_RI,

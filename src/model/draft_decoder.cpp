@@ -179,23 +179,24 @@ at::Tensor DraftDecoder::propose(DraftCache& cache,
                  integers.narrow(0, 0, count),
                  config_.mask_token_id);
     state_->attention.set_blocks(std::move(blocks), b);
-    LayerScratch scratch(buffers, s);
+    RowScratch scratch(buffers, s, /*chunk=*/0, RowScratch::Use::Forward);
+    const LayerRows all_rows;
     at::Tensor h_MH;
     for (std::int64_t i = 0; i < config_.num_layers(); ++i) {
         const auto layer = static_cast<std::size_t>(i);
         const LayerWeights& weights = state_->layers[layer];
-        LayerActivations a(buffers, s, i % 2, (i + 1) % 2);
-        project_block(s, weights, rotary, *row_ops_, a, scratch);
+        LayerActivations a(buffers, s, all_rows, i % 2, (i + 1) % 2);
+        project_block(s, weights, all_rows, rotary, *row_ops_, a, scratch.layer);
         // Behind the context, where the rows of the next round will overwrite them.
-        cache.keys_[layer].index_copy_(0, row_M, scratch.k_block_MKd);
+        cache.keys_[layer].index_copy_(0, row_M, scratch.layer.k_block_MKd);
         cache.values_[layer].index_copy_(0, row_M, heads_of(a.qkv_MX, s.Q + s.K, s.K, s.d));
         state_->attention.forward(a.attention.o_MQd,
-                                  scratch.q_MQd,
+                                  scratch.layer.q_MQd,
                                   cache.keys_[layer],
                                   cache.values_[layer],
                                   {config_.causal(i), config_.window(i)});
-        finish_layer(s, weights, *row_ops_, a, scratch);
-        h_MH = a.h_out_MH;
+        finish_layer(s, weights, all_rows, *row_ops_, a, scratch.layer);
+        h_MH = a.h_out_EH;
     }
     // Slot 0 predicts nothing.
     const at::Tensor drafted_RH =

@@ -33,15 +33,13 @@ struct Context {
           context_TH(buffers.take("context", {s.T, s.H}, s.compute)) {}
 };
 
-/// Rows of the head: gathered block rows and their final norm.
+/// Final norm of the head's rows.
 struct HeadInput {
-    at::Tensor h_RH;
     at::Tensor inverse_rms_R1;  // sum dtype
     at::Tensor z_RH;
 
     HeadInput(BufferSet& buffers, const Shapes& s)
-        : h_RH(buffers.take("h_head", {s.R, s.H}, s.compute)),
-          inverse_rms_R1(buffers.take("inverse_rms_head", {s.R, 1}, s.sum)),
+        : inverse_rms_R1(buffers.take("inverse_rms_head", {s.R, 1}, s.sum)),
           z_RH(buffers.take("z", {s.R, s.H}, s.compute)) {}
 };
 
@@ -49,13 +47,18 @@ struct HeadInput {
 void take_all(BufferSet& buffers, const DraftConfig& config, const Shapes& s, std::int64_t chunk) {
     const Context context(buffers, s);
     for (std::int64_t i = 0; i < config.num_layers(); ++i) {
-        const LayerActivations a(buffers, s, i, i + 1);
+        LayerRows rows;
+        if (i == 0) {
+            rows.source_M = at::empty({s.M}, at::kMeta);
+        }
+        if (i == config.num_layers() - 1) {
+            rows.block_E = at::empty({s.R}, at::kMeta);
+        }
+        const LayerActivations a(buffers, s, rows, i, i + 1);
     }
-    const LayerScratch scratch(buffers, s);
-    const BackwardScratch back(buffers, s);
+    const RowScratch scratch(buffers, s, chunk, RowScratch::Use::Training);
+    const RunningGradients running(buffers, s);
     const HeadInput head(buffers, s);
-    buffers.take("dz", {s.R, s.H}, s.sum);
-    take_logits(buffers, s, chunk);
 }
 
 }  // namespace
@@ -83,6 +86,9 @@ namespace {
 /// A row on its way through the drafter: inputs, tables and what the forward left.
 class RowPass {
   public:
+    /// Rows that the last layer ends with.
+    enum class Ends { All, Head };
+
     RowPass(const DraftConfig& config,
             const FrozenEnds& ends,
             const DraftWeights& weights,
@@ -90,22 +96,26 @@ class RowPass {
             const DrafterPaths& paths,
             at::Device device,
             const data::PackedRow& row,
-            const at::Tensor& features_KTH)
+            const at::Tensor& features_KTH,
+            RowScratch::Use use,
+            Ends ends_with)
         : config_(config),
           weights_(weights),
           buffers_(buffers),
           attention_(*paths.attention),
           ops_(*paths.row_ops),
           features_KTH_(features_KTH),
+          keep_(use == RowScratch::Use::Training),
+          ends_with_(ends_with),
           s(config,
             row.num_tokens(),
             row.blocks.num_blocks(),
             narrow<std::int64_t>(row.blocks.head_rows.size()),
             weights.compute_flat().scalar_type(),
             tensor::sum_dtype(weights.compute_flat().scalar_type())),
-          in(row, device),
+          in(row, config.mask_token_id, device),
           context_(buffers, s),
-          scratch_(buffers, s) {
+          scratch_(buffers, s, ends_with == Ends::Head ? head_chunk_rows(s, device) : 0, use) {
         DFLASH_CHECK(row.blocks.block_size == config.block_size,
                      "row with blocks of {}, drafter of {}",
                      row.blocks.block_size,
@@ -117,29 +127,31 @@ class RowPass {
             tensor::rotary_frequencies(config.rope_theta, config.head_dim);
         block_rotary_ = tensor::rotary_table(in.block_position_M, frequencies);
         context_rotary_ = tensor::rotary_table(in.context_position_T, frequencies);
-        embed(ends.embed_VH);
+        at::Tensor embedded_UH = buffers_.take("h.0", {s.U, s.H}, s.compute);
+        at::index_select_out(embedded_UH, ends.embed_VH, 0, in.embedded_token_U);
     }
 
-    /// Runs all layers. `keep`: every layer has activations of its own, for a backward.
-    void forward(const std::vector<LayerWeights>& layers, bool keep) {
+    /// Runs all layers. For training every layer has activations of its own.
+    void forward(const std::vector<LayerWeights>& layers) {
         fuse();
         for (std::int64_t i = 0; i < config_.num_layers(); ++i) {
-            const std::int64_t place = keep ? i : i % 2;
-            const std::int64_t next = keep ? i + 1 : (i + 1) % 2;
-            activations_.emplace_back(buffers_, s, place, next);
+            const std::int64_t place = keep_ ? i : i % 2;
+            const std::int64_t next = keep_ ? i + 1 : (i + 1) % 2;
+            const LayerInputs inputs = layer_inputs(i);
+            activations_.emplace_back(buffers_, s, inputs.rows, place, next);
             layer_forward(s,
                           layers[narrow<std::size_t>(i)],
-                          layer_inputs(i),
+                          inputs,
                           attention_,
                           ops_,
                           activations_.back(),
-                          scratch_);
+                          scratch_.layer);
         }
     }
 
-    /// Final-norm output of all block rows, a new tensor.
+    /// Final-norm output of all block rows, a new tensor, if the last layer ends with all.
     at::Tensor hidden() const {
-        const at::Tensor& h_MH = activations_.back().h_out_MH;
+        const at::Tensor& h_MH = activations_.back().h_out_EH;
         at::Tensor hidden_MH = at::empty_like(h_MH);
         ops_.rms_norm(hidden_MH, h_MH, norm_weight(), s.eps, nullptr);
         return hidden_MH;
@@ -147,29 +159,35 @@ class RowPass {
 
     HeadInput head_input() const {
         HeadInput head(buffers_, s);
-        at::index_select_out(head.h_RH, activations_.back().h_out_MH, 0, in.head_row_R);
-        ops_.rms_norm(head.z_RH, head.h_RH, norm_weight(), s.eps, &head.inverse_rms_R1);
+        ops_.rms_norm(
+            head.z_RH, activations_.back().h_out_EH, norm_weight(), s.eps, &head.inverse_rms_R1);
         return head;
     }
 
-    /// From the gradient of the head's input rows to the gradients of all weights. Uses dz up.
+    /// Loss of the head's rows; with `dz_RH` also its gradient there.
+    HeadLoss loss(const HeadInput& head, const at::Tensor& head_VH, const at::Tensor* dz_RH) {
+        return head_loss(s, head.z_RH, head_VH, in, scratch_.logits_CV, ops_, dz_RH);
+    }
+
+    /// From the gradient of the head's input rows in running.dh_end to the gradients of all
+    /// weights.
     void backward(const std::vector<LayerWeights>& layers,
                   const std::vector<LayerWeights>& gradients,
                   const HeadInput& head,
-                  const at::Tensor& dz_RH) {
-        BackwardScratch back(buffers_, s);
-        ops_.rms_norm_backward(dz_RH,
+                  RunningGradients& running) {
+        at::Tensor rounded_RH;
+        if (running.dh_rounded_MH.defined()) {
+            rounded_RH = running.dh_rounded_MH.narrow(0, 0, s.R);
+        }
+        ops_.rms_norm_backward(running.dh_end_RH,
                                /*add=*/false,
                                gradient("norm.weight"),
-                               dz_RH,
-                               head.h_RH,
+                               running.dh_end_RH,
+                               activations_.back().h_out_EH,
                                norm_weight(),
-                               head.inverse_rms_R1);
-        back.dh_MH.zero_().index_copy_(0, in.head_row_R, dz_RH);
-        if (back.dh_rounded_MH.defined()) {
-            back.dh_rounded_MH.copy_(back.dh_MH);
-        }
-        back.dcontext_TH.zero_();
+                               head.inverse_rms_R1,
+                               {.dx_rounded_RH = rounded_RH.defined() ? &rounded_RH : nullptr});
+        running.dcontext_TH.zero_();
         for (std::int64_t i = config_.num_layers() - 1; i >= 0; --i) {
             const std::size_t layer = narrow<std::size_t>(i);
             layer_backward(s,
@@ -179,10 +197,11 @@ class RowPass {
                            attention_,
                            ops_,
                            activations_[layer],
-                           scratch_,
-                           back);
+                           scratch_.layer,
+                           scratch_.back,
+                           running);
         }
-        fuse_backward(back.dcontext_TH);
+        fuse_backward(running.dcontext_TH);
     }
 
   private:
@@ -192,19 +211,14 @@ class RowPass {
     BlockAttention& attention_;
     tensor::RowOps& ops_;
     const at::Tensor& features_KTH_;
+    bool keep_;
+    Ends ends_with_;
 
   public:
     const Shapes s;
     const RowInputs in;
 
   private:
-    void embed(const at::Tensor& embed_VH) {
-        embed_blocks(buffers_.take("h.0", {s.M, s.H}, s.compute).view({s.N, s.B, s.H}),
-                     embed_VH,
-                     in.anchor_token_N,
-                     config_.mask_token_id);
-    }
-
     void fuse() {
         fuse_features(ops_,
                       features_KTH_,
@@ -236,7 +250,22 @@ class RowPass {
         return {context_.context_TH,
                 block_rotary_,
                 context_rotary_,
-                {config_.causal(layer), config_.window(layer)}};
+                {config_.causal(layer), config_.window(layer)},
+                layer_rows(layer)};
+    }
+
+    LayerRows layer_rows(std::int64_t layer) const {
+        LayerRows rows;
+        if (layer == 0) {
+            rows.source_M = in.embedded_M;
+            rows.source_E = rows.source_M;
+        }
+        if (layer == config_.num_layers() - 1 && ends_with_ == Ends::Head) {
+            rows.block_E = in.head_row_R;
+            rows.source_E = rows.source_M.defined() ? rows.source_M.index_select(0, in.head_row_R)
+                                                    : in.head_row_R;
+        }
+        return rows;
     }
 
     at::Tensor weight(const char* name) const { return weights_.weight(weights_.index(name)); }
@@ -246,7 +275,7 @@ class RowPass {
     at::Tensor norm_weight() const { return weight("norm.weight"); }
 
     Context context_;
-    LayerScratch scratch_;
+    RowScratch scratch_;
     std::vector<LayerActivations> activations_;
     tensor::RotaryTable block_rotary_;
     tensor::RotaryTable context_rotary_;
@@ -288,24 +317,35 @@ RowSums Drafter::forward_backward(const data::PackedRow& row,
     const c10::NoGradGuard no_grad;
     DFLASH_CHECK(weights_.gradient_flat().defined(), "the drafter was made for inference");
     Buffers& b = *buffers_;
-    if (row.blocks.head_rows.empty() && trace == nullptr) {
+    if (trace != nullptr) {
+        *trace = {.hidden_MH = hidden(row, features_KTH),
+                  .hidden_grad_MH = {},
+                  .cross_entropy_R = at::empty({0})};
+        trace->hidden_grad_MH =
+            at::zeros(trace->hidden_MH.sizes(), weights_.gradient_flat().options());
+    }
+    if (row.blocks.head_rows.empty()) {
         return no_sums(config_, b.device);
     }
-    RowPass pass(config_, ends_, weights_, b.set, b.paths, b.device, row, features_KTH);
-    pass.forward(b.weights, /*keep=*/true);
+    RowPass pass(config_,
+                 ends_,
+                 weights_,
+                 b.set,
+                 b.paths,
+                 b.device,
+                 row,
+                 features_KTH,
+                 RowScratch::Use::Training,
+                 RowPass::Ends::Head);
+    pass.forward(b.weights);
     const HeadInput head = pass.head_input();
-    const at::Tensor dz_RH = b.set.take("dz", {pass.s.R, pass.s.H}, pass.s.sum);
-    const HeadLoss loss =
-        head_loss(pass.s, head.z_RH, ends_.head_VH, pass.in, b.set, *b.paths.row_ops, &dz_RH);
+    RunningGradients running(b.set, pass.s);
+    const HeadLoss loss = pass.loss(head, ends_.head_VH, &running.dh_end_RH);
     if (trace != nullptr) {
-        trace->hidden_MH = pass.hidden();
-        trace->hidden_grad_MH = at::zeros({pass.s.M, pass.s.H}, dz_RH.options())
-                                    .index_copy_(0, pass.in.head_row_R, dz_RH);
+        trace->hidden_grad_MH.index_copy_(0, pass.in.head_row_R, running.dh_end_RH);
         trace->cross_entropy_R = loss.cross_entropy_R;
     }
-    if (pass.s.R > 0) {
-        pass.backward(b.weights, b.gradients, head, dz_RH);
-    }
+    pass.backward(b.weights, b.gradients, head, running);
     return {loss.loss, loss.correct_B};
 }
 
@@ -320,11 +360,18 @@ RowSums Drafter::evaluate(const data::PackedRow& row,
         }
         return no_sums(config_, b.device);
     }
-    RowPass pass(config_, ends_, weights_, b.set, b.paths, b.device, row, features_KTH);
-    pass.forward(b.weights, /*keep=*/false);
-    const HeadInput head = pass.head_input();
-    const HeadLoss loss =
-        head_loss(pass.s, head.z_RH, ends_.head_VH, pass.in, b.set, *b.paths.row_ops, nullptr);
+    RowPass pass(config_,
+                 ends_,
+                 weights_,
+                 b.set,
+                 b.paths,
+                 b.device,
+                 row,
+                 features_KTH,
+                 RowScratch::Use::Forward,
+                 RowPass::Ends::Head);
+    pass.forward(b.weights);
+    const HeadLoss loss = pass.loss(pass.head_input(), ends_.head_VH, /*dz_RH=*/nullptr);
     if (argmax_R != nullptr) {
         *argmax_R = loss.argmax_R;
     }
@@ -334,8 +381,17 @@ RowSums Drafter::evaluate(const data::PackedRow& row,
 at::Tensor Drafter::hidden(const data::PackedRow& row, const at::Tensor& features_KTH) {
     const c10::NoGradGuard no_grad;
     Buffers& b = *buffers_;
-    RowPass pass(config_, ends_, weights_, b.set, b.paths, b.device, row, features_KTH);
-    pass.forward(b.weights, /*keep=*/false);
+    RowPass pass(config_,
+                 ends_,
+                 weights_,
+                 b.set,
+                 b.paths,
+                 b.device,
+                 row,
+                 features_KTH,
+                 RowScratch::Use::Forward,
+                 RowPass::Ends::All);
+    pass.forward(b.weights);
     return pass.hidden();
 }
 
@@ -352,20 +408,18 @@ Drafter::MemoryNeed Drafter::memory_need(const DraftConfig& config,
     const at::Device device(element_size == 2 ? at::kCUDA : at::kCPU);
     const Shapes s(config, tokens, blocks, blocks * (config.block_size - 1), compute, sum);
     BufferSet buffers{at::Device(at::kMeta)};
-    const std::int64_t chunk = std::min(head_chunk_limit(s, device), s.R);
-    take_all(buffers, config, s, chunk);
+    take_all(buffers, config, s, head_chunk_rows(s, device));
 
     const TiledAttention attention(device);
     // Temporaries of the row operations: four of the largest they work on (norm backward), and
     // with mixed products the activation's pieces.
     const Bytes row_piece =
         std::max({s.M * s.H, s.M * s.Q * s.d, s.T * s.H, s.T * s.K * s.d}) * sum_size;
-    const Bytes swiglu =
-        compute == sum ? 0 : 5 * std::min(s.M * s.I, tensor::kSwigluPiece) * sum_size;
+    const Bytes swiglu = 6 * std::min(s.M * s.I, tensor::kSwigluPiece) * sum_size;
     // What Torch's row operations keep for heads between norm and rotation.
     const Bytes heads = std::max(s.M * s.Q, s.T * s.K) * s.d * sum_size;
     // Integers and weights of the row, rotary tables.
-    const Bytes inputs = (s.N + 3 * s.M + 2 * s.T + 5 * s.R) * 8 + (s.M + s.T) * s.d * 4 * 2;
+    const Bytes inputs = (s.U + 4 * s.M + 2 * s.T + 6 * s.R) * 8 + (s.M + s.T) * s.d * 4 * 2;
     MemoryNeed need;
     need.weights = num_parameters(config) * (element_size + sum_size);
     need.activations = buffers.bytes() + attention.scratch_bytes(s.Q, s.d, s.B, s.N, element_size) +

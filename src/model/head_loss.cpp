@@ -6,38 +6,22 @@
 
 namespace dflash::model {
 
-std::int64_t head_chunk_limit(const Shapes& s, at::Device device) {
+std::int64_t head_chunk_rows(const Shapes& s, at::Device device) {
+    // On a GPU whole chunks first, whose sizes suit the tiles of its products; on the CPU chunks of
+    // about one size, so that none is small.
     if (device.is_cuda()) {
-        return kHeadChunkRowsCuda;
+        return std::min(kHeadChunkRowsCuda, s.R);
     }
-    return std::max<std::int64_t>(1, kHeadChunkBytesCpu / (4 * s.V));
-}
-
-at::Tensor take_logits(BufferSet& buffers, const Shapes& s, std::int64_t rows) {
-    const std::int64_t columns = (s.V + 7) / 8 * 8;
-    return buffers.take("logits", {rows, columns}, s.sum).narrow(1, 0, s.V);
-}
-
-namespace {
-
-/// Rows of the chunks of R rows. On a GPU whole chunks first, whose sizes suit the tiles of its
-/// products; on the CPU chunks of about one size, so that none is small.
-std::int64_t chunk_rows(const Shapes& s, at::Device device) {
-    const std::int64_t most = head_chunk_limit(s, device);
-    if (device.is_cuda()) {
-        return most;
-    }
+    const std::int64_t most = std::max<std::int64_t>(1, kHeadChunkBytesCpu / (4 * s.V));
     const std::int64_t chunks = std::max<std::int64_t>(1, (s.R + most - 1) / most);
     return (s.R + chunks - 1) / chunks;
 }
-
-}  // namespace
 
 HeadLoss head_loss(const Shapes& s,
                    const at::Tensor& z_RH,
                    const at::Tensor& head_VH,
                    const RowInputs& in,
-                   BufferSet& buffers,
+                   const at::Tensor& logits_CV,
                    tensor::RowOps& ops,
                    const at::Tensor* dz_RH) {
     const at::TensorOptions on_device = z_RH.options();
@@ -46,15 +30,15 @@ HeadLoss head_loss(const Shapes& s,
     result.correct_B = at::zeros({s.B}, on_device.dtype(at::kLong));
     result.argmax_R = at::empty({s.R}, on_device.dtype(at::kLong));
     result.cross_entropy_R = at::empty({s.R}, on_device.dtype(s.sum));
-    const std::int64_t chunk = chunk_rows(s, z_RH.device());
+    const std::int64_t chunk = logits_CV.size(0);
     for (std::int64_t begin = 0; begin < s.R; begin += chunk) {
         const std::int64_t C = std::min(chunk, s.R - begin);
-        const at::Tensor logits_CV = take_logits(buffers, s, C);
-        ops.linear(logits_CV, z_RH.narrow(0, begin, C), head_VH);
+        const at::Tensor chunk_CV = logits_CV.narrow(0, 0, C);
+        ops.linear(chunk_CV, z_RH.narrow(0, begin, C), head_VH);
         const tensor::LogitsGradient gradient =
             ops.cross_entropy(result.cross_entropy_R.narrow(0, begin, C),
                               result.argmax_R.narrow(0, begin, C),
-                              logits_CV,
+                              chunk_CV,
                               in.label_R.narrow(0, begin, C),
                               s.compute,
                               dz_RH != nullptr);

@@ -3,7 +3,6 @@
 // logits exist for one chunk only, and nothing is computed twice.
 #pragma once
 
-#include "buffer_set.hpp"
 #include "row_inputs.hpp"
 #include "shapes.hpp"
 
@@ -22,11 +21,8 @@ inline constexpr std::int64_t kHeadChunkBytesCpu = std::int64_t{64} << 20;
 /// 128 x 256, one for each multiprocessor of an H200 but four.
 inline constexpr std::int64_t kHeadChunkRowsCuda = 1024;
 
-/// Head rows of a chunk, at most.
-std::int64_t head_chunk_limit(const Shapes& s, at::Device device);
-
-/// Logits of a chunk. Rows lie a multiple of 16 bytes apart in any dtype.
-at::Tensor take_logits(BufferSet& buffers, const Shapes& s, std::int64_t rows);
+/// Head rows of a chunk, at most: no more than there are.
+std::int64_t head_chunk_rows(const Shapes& s, at::Device device);
 
 struct HeadLoss {
     at::Tensor loss;             // fp64 scalar: sum of weight x cross-entropy
@@ -36,12 +32,12 @@ struct HeadLoss {
 };
 
 /// Logits of z_RH, loss, right answers by slot; with `dz_RH` (sum dtype) also the gradient of the
-/// loss with respect to z.
+/// loss with respect to z. Works on chunks of as many rows as `logits_CV` has.
 HeadLoss head_loss(const Shapes& s,
                    const at::Tensor& z_RH,
                    const at::Tensor& head_VH,
                    const RowInputs& in,
-                   BufferSet& buffers,
+                   const at::Tensor& logits_CV,
                    tensor::RowOps& ops,
                    const at::Tensor* dz_RH);
 

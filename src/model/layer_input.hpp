@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What goes into the first layer: the context, fused of the tapped features once for all layers,
 // and the embedded blocks. K features; other letters: see shapes.hpp.
+//
+// All slots but the first of a block have the same embedding, so training embeds U = N + 2 rows:
+// the anchors, and the mask token twice, which leaves room in the backward for what rounding a sum
+// over many rows leaves out.
 #pragma once
 
 #include <dflash/tensor/row_ops.hpp>

@@ -9,7 +9,7 @@
 
 namespace dflash::model {
 
-RowInputs::RowInputs(const data::PackedRow& row, at::Device device) {
+RowInputs::RowInputs(const data::PackedRow& row, TokenId mask_token, at::Device device) {
     const data::BlockPlan& blocks = row.blocks;
     const std::int64_t B = blocks.block_size;
     const std::int64_t N = blocks.num_blocks();
@@ -23,9 +23,14 @@ RowInputs::RowInputs(const data::PackedRow& row, at::Device device) {
                  blocks.weights.size());
 
     std::vector<std::int64_t> values;
-    values.reserve(narrow<std::size_t>(N + N * B + T + 3 * R));
+    values.reserve(narrow<std::size_t>(N + 2 + 2 * N * B + T + 3 * R));
     for (const std::int32_t anchor : blocks.anchors) {
         values.push_back(row.tokens[narrow<std::size_t>(anchor)]);
+    }
+    values.insert(values.end(), 2, mask_token);
+    for (std::int64_t n = 0; n < N; ++n) {
+        values.push_back(n);
+        values.insert(values.end(), narrow<std::size_t>(B - 1), N);
     }
     for (const std::int32_t anchor : blocks.anchors) {
         // Slots past the document's end go on counting, as they do at inference.
@@ -46,7 +51,8 @@ RowInputs::RowInputs(const data::PackedRow& row, at::Device device) {
         begin += count;
         return all.narrow(0, begin - count, count);
     };
-    anchor_token_N = next(N);
+    embedded_token_U = next(N + 2);
+    embedded_M = next(N * B);
     block_position_M = next(N * B);
     context_position_T = next(T);
     head_row_R = next(R);

@@ -15,6 +15,7 @@ struct Shapes {
     std::int64_t N = 0;  // blocks
     std::int64_t B = 0;  // slots of a block
     std::int64_t M = 0;  // block rows, N B
+    std::int64_t U = 0;  // embedded rows, N + 2: see layer_input.hpp
     std::int64_t R = 0;  // head rows
     std::int64_t H = 0;  // hidden size
     std::int64_t I = 0;  // MLP size
@@ -36,6 +37,7 @@ struct Shapes {
           N(blocks),
           B(config.block_size),
           M(blocks * config.block_size),
+          U(blocks + 2),
           R(head_rows),
           H(config.hidden_size),
           I(config.intermediate_size),

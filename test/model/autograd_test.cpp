@@ -80,7 +80,8 @@ TEST_SUITE("model.autograd") {
 
     TEST_CASE("the drafter's gradients are autograd's") {
         for (const auto& layers :
-             {std::vector{LayerType::Full, LayerType::Full},
+             {std::vector{LayerType::Full},
+              std::vector{LayerType::Full, LayerType::Full},
               std::vector{LayerType::Sliding, LayerType::Full},
               std::vector{LayerType::Full, LayerType::Sliding, LayerType::Sliding}}) {
             const DraftConfig config = small_config(layers);

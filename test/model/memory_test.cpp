@@ -116,7 +116,7 @@ TEST_SUITE("model.memory") {
 
         for (const auto& [layers, vocab_size, tokens, blocks] :
              {Size{{LayerType::Full, LayerType::Full}, 30000, 700, 150},
-              Size{{LayerType::Sliding, LayerType::Full}, 60, 1500, 200}}) {
+              Size{{LayerType::Sliding, LayerType::Full}, 60, 3000, 200}}) {
             const DraftConfig config = sized_config(layers, vocab_size);
             std::vector<std::int32_t> anchors;
             for (std::int32_t n = 0; n < blocks; ++n) {

@@ -172,8 +172,12 @@ Flops count_flops(const DraftConfig& config, const data::PackedRow& row) {
     Flops flops;
     const double fc = 2 * T * of(config.num_features()) * H * H;
     const double context = 2 * T * H * 2 * keys * D;
-    const double block =
-        2 * M * H * (queries + 2 * keys + queries + 3 * of(config.intermediate_size)) * D;
+    // The first layer projects every embedding once, the last one ends with the head's rows.
+    const double projected = M * (D - 1) + of(row.blocks.num_blocks() + 2);
+    const double finished = M * (D - 1) + R;
+    const double block = 2 * H *
+                         (projected * (queries + 2 * keys) +
+                          finished * (queries + 3 * of(config.intermediate_size)));
     const double head = 2 * R * H * of(config.vocab_size);
     flops.gemm = 2 * fc + 3 * (context + block) + 2 * head;
     for (std::int64_t layer = 0; layer < config.num_layers(); ++layer) {

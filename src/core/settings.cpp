@@ -449,6 +449,7 @@ std::optional<std::string> foreign_name(std::string_view name) {
         {"dflash_loss_decay_gamma", "train.loss_decay_gamma"},
         {"dflash_loss_decay_factor", "train.loss_decay_gamma"},
         {"loss_type", "train.loss_weights"},
+        {"dpace_loss_alpha", "train.dpace_alpha"},
         {"total_seq_len", "data.row_tokens"},
         {"max_seq_length", "data.max_length (--max-length)"},
         {"seq_length", "data.max_length (--max-length)"},

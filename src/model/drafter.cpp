@@ -165,8 +165,11 @@ class RowPass {
     }
 
     /// Loss of the head's rows; with `dz_RH` also its gradient there.
-    HeadLoss loss(const HeadInput& head, const at::Tensor& head_VH, const at::Tensor* dz_RH) {
-        return head_loss(s, head.z_RH, head_VH, in, scratch_.logits_CV, ops_, dz_RH);
+    HeadLoss loss(const HeadInput& head,
+                  const at::Tensor& head_VH,
+                  const LossWeights& weights,
+                  const at::Tensor* dz_RH) {
+        return head_loss(s, head.z_RH, head_VH, in, weights, scratch_.logits_CV, ops_, dz_RH);
     }
 
     /// From the gradient of the head's input rows in running.dh_end to the gradients of all
@@ -298,10 +301,12 @@ Drafter::Drafter(DraftConfig config,
                  at::Device device,
                  at::ScalarType compute_dtype,
                  DrafterPaths paths,
-                 DraftWeights::Use use)
+                 DraftWeights::Use use,
+                 LossWeights loss_weights)
     : config_(std::move(config)),
       ends_(std::move(ends)),
       weights_(config_, device, compute_dtype, use),
+      loss_weights_(loss_weights),
       buffers_(std::make_unique<Buffers>(config_, weights_, device, std::move(paths))) {
     tensor::expect_shape(ends_.embed_VH, {config_.vocab_size, config_.hidden_size}, "embedding");
     tensor::expect_shape(ends_.head_VH, {config_.vocab_size, config_.hidden_size}, "head");
@@ -320,7 +325,8 @@ RowSums Drafter::forward_backward(const data::PackedRow& row,
     if (trace != nullptr) {
         *trace = {.hidden_MH = hidden(row, features_KTH),
                   .hidden_grad_MH = {},
-                  .cross_entropy_R = at::empty({0})};
+                  .cross_entropy_R = at::empty({0}),
+                  .weight_R = at::empty({0})};
         trace->hidden_grad_MH =
             at::zeros(trace->hidden_MH.sizes(), weights_.gradient_flat().options());
     }
@@ -340,10 +346,11 @@ RowSums Drafter::forward_backward(const data::PackedRow& row,
     pass.forward(b.weights);
     const HeadInput head = pass.head_input();
     RunningGradients running(b.set, pass.s);
-    const HeadLoss loss = pass.loss(head, ends_.head_VH, &running.dh_end_RH);
+    const HeadLoss loss = pass.loss(head, ends_.head_VH, loss_weights_, &running.dh_end_RH);
     if (trace != nullptr) {
         trace->hidden_grad_MH.index_copy_(0, pass.in.head_row_R, running.dh_end_RH);
         trace->cross_entropy_R = loss.cross_entropy_R;
+        trace->weight_R = loss.weight_R;
     }
     pass.backward(b.weights, b.gradients, head, running);
     return {loss.loss, loss.correct_B};
@@ -371,7 +378,8 @@ RowSums Drafter::evaluate(const data::PackedRow& row,
                  RowScratch::Use::Forward,
                  RowPass::Ends::Head);
     pass.forward(b.weights);
-    const HeadLoss loss = pass.loss(pass.head_input(), ends_.head_VH, /*dz_RH=*/nullptr);
+    const HeadLoss loss =
+        pass.loss(pass.head_input(), ends_.head_VH, LossWeights{}, /*dz_RH=*/nullptr);
     if (argmax_R != nullptr) {
         *argmax_R = loss.argmax_R;
     }

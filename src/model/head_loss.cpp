@@ -21,6 +21,7 @@ HeadLoss head_loss(const Shapes& s,
                    const at::Tensor& z_RH,
                    const at::Tensor& head_VH,
                    const RowInputs& in,
+                   const LossWeights& weights,
                    const at::Tensor& logits_CV,
                    tensor::RowOps& ops,
                    const at::Tensor* dz_RH) {
@@ -49,10 +50,18 @@ HeadLoss head_loss(const Shapes& s,
         // before which they would be rounded with it.
         const at::Tensor dz_CH = dz_RH->narrow(0, begin, C);
         ops.linear_backward_input(dz_CH, /*add=*/false, gradient.gradient_CV, head_VH);
-        const at::Tensor weight_C1 = in.weight_R.narrow(0, begin, C).unsqueeze(1);
-        dz_CH.mul_(gradient.divisor_C1.defined() ? weight_C1 / gradient.divisor_C1 : weight_C1);
+        if (gradient.divisor_C1.defined()) {
+            dz_CH.div_(gradient.divisor_C1);
+        }
     }
-    result.loss.add_(at::mul(result.cross_entropy_R.to(at::kDouble), in.weight_R).sum());
+    // Weights may follow from the losses of a whole block, so they come after all chunks.
+    result.weight_R = weights.kind == SlotWeighting::Packed
+                          ? in.weight_R
+                          : dpace_weights(weights, result.cross_entropy_R, in.head_row_R, s.N, s.B);
+    if (dz_RH != nullptr) {
+        dz_RH->mul_(result.weight_R.unsqueeze(1));
+    }
+    result.loss.add_(at::mul(result.cross_entropy_R.to(at::kDouble), result.weight_R).sum());
     result.correct_B.index_add_(0, in.slot_R, result.argmax_R.eq(in.label_R).to(at::kLong));
     return result;
 }

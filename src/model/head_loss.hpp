@@ -6,6 +6,7 @@
 #include "row_inputs.hpp"
 #include "shapes.hpp"
 
+#include <dflash/model/loss_weights.hpp>
 #include <dflash/tensor/row_ops.hpp>
 
 #include <ATen/ATen.h>
@@ -26,6 +27,7 @@ std::int64_t head_chunk_rows(const Shapes& s, at::Device device);
 
 struct HeadLoss {
     at::Tensor loss;             // fp64 scalar: sum of weight x cross-entropy
+    at::Tensor weight_R;         // fp32, fp64 for fp64
     at::Tensor correct_B;        // int64
     at::Tensor argmax_R;         // int64
     at::Tensor cross_entropy_R;  // sum dtype
@@ -37,6 +39,7 @@ HeadLoss head_loss(const Shapes& s,
                    const at::Tensor& z_RH,
                    const at::Tensor& head_VH,
                    const RowInputs& in,
+                   const LossWeights& weights,
                    const at::Tensor& logits_CV,
                    tensor::RowOps& ops,
                    const at::Tensor* dz_RH);

@@ -36,11 +36,17 @@ DrafterRank::DrafterRank(gpu::Worker& worker, int rank, comm::ProcessGroup& grou
 void DrafterRank::build(const model::DraftConfig& config,
                         model::FrozenEnds ends,
                         const AdamWOptions& options,
+                        const model::LossWeights& loss_weights,
                         model::DrafterPaths paths) {
     const at::Device device = tensor::torch_device(worker_.device());
     const kernels::FindKernel find_kernel = paths.find_kernel;
-    drafter_ = std::make_unique<model::Drafter>(
-        config, std::move(ends), device, compute_dtype(worker_.device()), std::move(paths));
+    drafter_ = std::make_unique<model::Drafter>(config,
+                                                std::move(ends),
+                                                device,
+                                                compute_dtype(worker_.device()),
+                                                std::move(paths),
+                                                model::DraftWeights::Use::Training,
+                                                loss_weights);
     probe_weight_ = drafter_->weights().index("hidden_norm.weight");
     optimizer_ = std::make_unique<AdamW>(drafter_->weights(), options, find_kernel);
 }
@@ -59,7 +65,7 @@ void DrafterRank::set_state(const OptimizerState& state) {
 
 void DrafterRank::warm_up(const data::PackedRow& row, FeatureSlot& slot) {
     add_row(row, slot);
-    finish_step(/*learning_rate=*/0, row.blocks.weight_sum).read();
+    finish_step(/*learning_rate=*/0, divisor_of(row)).read();
 }
 
 FeatureSlot DrafterRank::make_slot(std::int64_t num_features,
@@ -88,7 +94,7 @@ void DrafterRank::add_row(const data::PackedRow& row, FeatureSlot& slot) {
                                      probe.to(at::kDouble)}));
 }
 
-StepResult DrafterRank::finish_step(double learning_rate, double weight_sum) {
+StepResult DrafterRank::finish_step(double learning_rate, double divisor) {
     const at::Tensor gradients = drafter_->weights().gradient_flat();
     if (!row_values_.empty()) {
         // Whether a loss is not finite reaches all drafters inside the gradients, without a
@@ -98,7 +104,7 @@ StepResult DrafterRank::finish_step(double learning_rate, double weight_sum) {
     TensorBuffer buffer(gradients);
     group_.all_reduce(rank_, buffer, current_stream(worker_.device()));
     // A step without a single label has nothing to divide by, and its gradients are zeros.
-    const double scale = weight_sum > 0 ? 1 / weight_sum : 0;
+    const double scale = divisor > 0 ? 1 / divisor : 0;
     const GradientNorms norms = optimizer_->step(gradients, scale, learning_rate);
 
     StepResult result;

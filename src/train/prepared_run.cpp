@@ -238,6 +238,7 @@ PreparedRun prepare_run(const Settings& settings, const std::optional<SavedData>
                                           ? 0
                                           : settings.train.loss_decay_gamma.value_or(
                                                 data::default_gamma(run.draft.config.block_size));
+    run.loss_weights = loss_weights_of(settings.train);
 
     run.plan = make_plan({.settings = settings,
                           .target = run.target,
@@ -247,6 +248,18 @@ PreparedRun prepare_run(const Settings& settings, const std::optional<SavedData>
                           .devices = run.devices,
                           .memory = gpu::memory_of});
     return run;
+}
+
+model::LossWeights loss_weights_of(const TrainSettings& settings) {
+    using model::SlotWeighting;
+    model::LossWeights weights;
+    weights.alpha = settings.dpace_alpha.value_or(weights.alpha);
+    if (settings.uses_dpace()) {
+        weights.kind = settings.loss_weights == "dpace"          ? SlotWeighting::Dpace
+                       : settings.loss_weights == "dpace-prefix" ? SlotWeighting::DpacePrefix
+                                                                 : SlotWeighting::DpaceSuffix;
+    }
+    return weights;
 }
 
 Identity identity_of(Settings& settings, const PreparedRun& run) {

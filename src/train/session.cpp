@@ -255,6 +255,7 @@ void Session::build_drafters() {
             drafter.build(config,
                           {ends.embed_VH, ends.head_VH},
                           options,
+                          run_.loss_weights,
                           kernels_.make_drafter_paths(config, worker.device()));
             synchronize_stream(worker.device());
         });

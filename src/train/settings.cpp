@@ -103,13 +103,18 @@ void TrainSettings::declare(SettingList& list) {
              {.at_least = 1, .at_most = kMostRows, .unit = "rows"});
     list.add("train.loss_weights",
              loss_weights,
-             "weight of a slot in the loss",
-             {.one_of = {"decay", "uniform"}});
+             "weight of a slot in the loss; dpace: by what it adds to the expected acceptance, "
+             "dpace-prefix and dpace-suffix one factor of it (docs/numerics.md)",
+             {.one_of = {"decay", "uniform", "dpace", "dpace-prefix", "dpace-suffix"}});
     list.add("train.loss_decay_gamma",
              loss_decay_gamma,
              "decay: weight of slot k is exp(-(k-1)/gamma); by rule 7, 5, 4 for block size 16, 10, "
-             "8, else the nearest",
+             "8, else the nearest; with dpace that of the held-out loss",
              {.above = 0});
+    list.add("train.dpace_alpha",
+             dpace_alpha,
+             "dpace: probabilities q count as (1 - alpha) q + alpha; by rule 0.5",
+             {.at_least = 0, .at_most = 1});
 }
 
 void DraftSettings::declare(SettingList& list) {
@@ -374,6 +379,12 @@ void check_settings(const Settings& settings) {
     if (train.loss_weights == "uniform" && train.loss_decay_gamma) {
         reject(
             "train.loss_decay_gamma is set, but train.loss_weights = \"uniform\" does not use it",
+            "Remove one of the two");
+    }
+    if (train.dpace_alpha && !train.uses_dpace()) {
+        reject(
+            fmt::format("train.dpace_alpha is set, but train.loss_weights = \"{}\" does not use it",
+                        train.loss_weights),
             "Remove one of the two");
     }
     if (!settings.run.eval_data.empty() && settings.eval.fraction == 0) {

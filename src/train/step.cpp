@@ -27,13 +27,13 @@ void Step::add(pipeline::RowLease row) {
     counts_.rows += 1;
     counts_.tokens += row.row()->num_tokens();
     counts_.labels += static_cast<std::int64_t>(row.row()->blocks.labels.size());
-    weight_sum_ += row.row()->blocks.weight_sum;
     std::vector<SampleId>& samples = row_samples_.emplace_back();
     for (const data::Document& document : row.row()->documents) {
         samples.push_back(document.id);
     }
 
     DrafterRank& drafter = *ranks_[rank];
+    divisor_ += drafter.divisor_of(*row.row());
     FeatureSlot& slot = slots_[static_cast<std::size_t>(row.slot())];
     // A task must be copyable; the lease has one owner, so it travels behind a pointer.
     auto lease = std::make_shared<pipeline::RowLease>(std::move(row));
@@ -48,7 +48,7 @@ PendingStep Step::finish(std::int64_t number, double learning_rate) {
     pending.number_ = number;
     pending.counts_ = std::exchange(counts_, StepReport{});
     pending.row_samples_ = std::exchange(row_samples_, {});
-    pending.weight_sum_ = std::exchange(weight_sum_, 0.0);
+    pending.divisor_ = std::exchange(divisor_, 0.0);
     for (const auto& rank : ranks_) {
         // Not a packaged_task: an exception has to reach the run's first error at once, since the
         // other drafters wait for this one in the reduction.
@@ -57,8 +57,8 @@ PendingStep Step::finish(std::int64_t number, double learning_rate) {
         pending.ranks_.push_back(rank.get());
         rank->worker().post(
             {"finish step", number},
-            [promise, drafter = rank.get(), learning_rate, weight_sum = pending.weight_sum_] {
-                promise->set_value(drafter->finish_step(learning_rate, weight_sum));
+            [promise, drafter = rank.get(), learning_rate, divisor = pending.divisor_] {
+                promise->set_value(drafter->finish_step(learning_rate, divisor));
             });
     }
     return pending;
@@ -86,7 +86,7 @@ StepReport PendingStep::wait() {
     }
     report.gradient_norm = values.front().norm;
     report.non_finite = why_skipped(values);
-    report.loss = weight_sum_ > 0 ? loss_sum / weight_sum_ : 0;
+    report.loss = divisor_ > 0 ? loss_sum / divisor_ : 0;
     report.accuracy = report.labels > 0 ? correct / static_cast<double>(report.labels) : 0;
     return report;
 }

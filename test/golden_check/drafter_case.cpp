@@ -6,11 +6,19 @@
 #include <dflash/tensor/bridge.hpp>
 
 #include <cmath>
+#include <map>
 #include <memory>
 #include <utility>
 
 namespace dflash::golden {
 namespace {
+
+/// By the names of SpecForge's loss types.
+const std::map<std::string, model::SlotWeighting> kWeightings{
+    {"dflash", model::SlotWeighting::Packed},
+    {"dpace", model::SlotWeighting::Dpace},
+    {"dpace-cumulative-confidence-only", model::SlotWeighting::DpacePrefix},
+    {"dpace-continuation-value-only", model::SlotWeighting::DpaceSuffix}};
 
 std::vector<Sequence> read_sequences(const DrafterCase& c, at::Device device) {
     const io::SafetensorsFile inputs(c.path("inputs"));
@@ -44,15 +52,19 @@ DrafterCase::DrafterCase(const std::string& case_folder, at::Device device)
       json(io::read_json_file(case_folder + "/case.json")),
       config(model::DraftConfig::from_json(io::read_json_file(path("config")), path("config"))) {
     const std::string loss = json.optional_string("loss_type", folder).value_or("dflash");
-    if (loss != "dflash") {
-        throw Error(ErrorKind::Config,
-                    {.what = fmt::format("loss_type: got \"{}\", expected \"dflash\": other losses "
-                                         "are not supported",
-                                         loss),
-                     .where = folder + "/case.json",
-                     .cause = {},
-                     .hint = {}});
+    const auto known = kWeightings.find(loss);
+    if (known == kWeightings.end()) {
+        throw Error(
+            ErrorKind::Config,
+            {.what = fmt::format("loss_type: got \"{}\", expected \"dflash\" or \"dpace...\": "
+                                 "other losses are not supported",
+                                 loss),
+             .where = folder + "/case.json",
+             .cause = {},
+             .hint = {}});
     }
+    loss_weights.kind = known->second;
+    loss_weights.alpha = json.optional_number("dpace_alpha", folder).value_or(0.5);
     gamma = json.optional_number("gamma", folder).value_or(0);
     config.block_size = json.require_integer("block_size", folder);
     config.mask_token_id = static_cast<TokenId>(json.require_integer("mask_token_id", folder));
@@ -78,7 +90,9 @@ std::unique_ptr<model::Drafter> DrafterCase::make_drafter(at::Device device,
                           tensor::load(frozen.at("lm_head.weight"), device, dtype)},
         device,
         dtype,
-        std::move(paths));
+        std::move(paths),
+        model::DraftWeights::Use::Training,
+        loss_weights);
     const io::SafetensorsFile file(path("weights"));
     const std::vector<model::WeightSpec>& specs = drafter->weights().specs();
     for (std::size_t i = 0; i < specs.size(); ++i) {

@@ -33,10 +33,11 @@ struct DrafterCase {
     io::Json json;
     model::DraftConfig config;
     double gamma = 0;  // 0: uniform
+    model::LossWeights loss_weights;
     std::vector<Sequence> sequences;
 
     /// Reads case.json and the files that it names. Throws Error{Config} for a loss other than
-    /// cross-entropy with fixed weights.
+    /// cross-entropy with fixed weights or those of D-PACE.
     DrafterCase(const std::string& case_folder, at::Device device);
 
     /// Path of a file named by case.json.

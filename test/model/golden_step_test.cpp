@@ -23,7 +23,15 @@ Options cpu() {
 
 TEST_SUITE("model.golden") {
     TEST_CASE("hidden rows, losses and gradients are those of the reference") {
-        for (const char* name : {"full5", "mixed5", "plain2", "uniform2", "tail2", "head2"}) {
+        for (const char* name : {"full5",
+                                 "mixed5",
+                                 "plain2",
+                                 "uniform2",
+                                 "tail2",
+                                 "head2",
+                                 "dpace2",
+                                 "dpace2_prefix",
+                                 "dpace2_suffix"}) {
             CAPTURE(name);
             Verdict verdict;
             check_step(kFolder + name, cpu(), verdict);
@@ -38,10 +46,10 @@ TEST_SUITE("model.golden") {
         fs::create_directories(folder);
         fs::copy_file(kFolder + "plain2/config.json", folder / "config.json");
         std::ofstream(folder / "case.json")
-            << R"({"config": "config.json", "loss_type": "dpace", "block_size": 8})";
+            << R"({"config": "config.json", "loss_type": "domino", "block_size": 8})";
         Verdict verdict;
         CHECK_THROWS_WITH_AS(check_step(folder.string(), cpu(), verdict),
-                             doctest::Contains("loss_type: got \"dpace\""),
+                             doctest::Contains("loss_type: got \"domino\""),
                              Error);
         fs::remove_all(folder);
     }

@@ -73,7 +73,7 @@ class Drafters {
             ranks_.push_back(std::make_unique<DrafterRank>(*workers_.back(), rank, group_));
             workers_.back()->call([&] {
                 ranks_.back()->build(
-                    config(), {embed_VH, head_VH}, {}, model::make_torch_paths(at::kCPU));
+                    config(), {embed_VH, head_VH}, {}, {}, model::make_torch_paths(at::kCPU));
                 ranks_.back()->set_weights(model::make_initial_weights(config(), 1));
             });
         }

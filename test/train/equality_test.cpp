@@ -95,6 +95,23 @@ TEST_SUITE("train.equality") {
         }
     }
 
+    TEST_CASE("with D-PACE a step's loss is a document's, with 1 and with 2 drafters") {
+        const TemporaryFolder folder;
+        const auto losses_of = [&](int drafters, const std::string& weights) {
+            const std::string output = folder.path(weights + std::to_string(drafters));
+            TrainRequest request = tiny_request(output, 4);
+            request.settings.train.loss_weights = weights;
+            set_roles(request, drafters + 1, "0", "1-" + std::to_string(drafters));
+            REQUIRE(run(request) == 0);
+            return losses(output);
+        };
+        const std::vector<double> one = losses_of(1, "dpace");
+        check_close(losses_of(2, "dpace"), one);
+        // Weights of a slot are about 2^-k at first, so a block's sum is about 2; and a document
+        // has up to 16 blocks.
+        CHECK(one.front() > 4 * losses_of(1, "decay").front());
+    }
+
     TEST_CASE("1, 2 and 3 target replicas agree bit for bit") {
         const TemporaryFolder folder;
         for (int targets = 1; targets <= 3; ++targets) {

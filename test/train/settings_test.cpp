@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dflash/core/error.hpp>
+#include <dflash/train/prepared_run.hpp>
 #include <dflash/train/settings.hpp>
 
 #include <cstdint>
@@ -35,6 +36,23 @@ TEST_SUITE("train.settings") {
                 setting.assign(std::int64_t{1} << 32, SettingOrigin::SetOption, "--set"), Error);
             CHECK_NOTHROW(setting.assign(std::int64_t{64}, SettingOrigin::SetOption, "--set"));
         }
+    }
+
+    TEST_CASE("weights of the loss: what the choice does not use is refused") {
+        Settings settings;
+        settings.train.loss_weights = "dpace-prefix";
+        settings.train.dpace_alpha = 0.3;
+        settings.train.loss_decay_gamma = 4;  // of the held-out loss
+        CHECK_NOTHROW(check_settings(settings));
+        const model::LossWeights weights = loss_weights_of(settings.train);
+        CHECK((weights.kind == model::SlotWeighting::DpacePrefix));
+        CHECK(weights.alpha == 0.3);
+        settings.train.loss_weights = "decay";
+        CHECK((loss_weights_of(settings.train).kind == model::SlotWeighting::Packed));
+        CHECK_THROWS_WITH_AS(check_settings(settings),
+                             doctest::Contains("train.dpace_alpha is set, but train.loss_weights = "
+                                               "\"decay\" does not use it"),
+                             Error);
     }
 }
 

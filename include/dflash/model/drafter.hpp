@@ -10,6 +10,7 @@
 #include <dflash/kernels/launch.hpp>
 #include <dflash/model/attention.hpp>
 #include <dflash/model/config.hpp>
+#include <dflash/model/loss_weights.hpp>
 #include <dflash/tensor/row_ops.hpp>
 
 #include <ATen/ATen.h>
@@ -97,6 +98,7 @@ struct RowTrace {
     at::Tensor hidden_MH;       ///< final-norm output
     at::Tensor hidden_grad_MH;  ///< gradient of the loss sum with respect to it
     at::Tensor cross_entropy_R;
+    at::Tensor weight_R;  ///< of the rows in the loss
 };
 
 /// One drafter on one device. Not thread-safe: used by its worker only. CUDA work is asynchronous
@@ -110,10 +112,13 @@ class Drafter {
             at::Device device,
             at::ScalarType compute_dtype,
             DrafterPaths paths,
-            DraftWeights::Use use = DraftWeights::Use::Training);
+            DraftWeights::Use use = DraftWeights::Use::Training,
+            LossWeights loss_weights = {});
     ~Drafter();
 
     const DraftConfig& config() const { return config_; }
+
+    const LossWeights& loss_weights() const { return loss_weights_; }
 
     DraftWeights& weights() { return weights_; }
 
@@ -124,7 +129,7 @@ class Drafter {
                              RowTrace* trace = nullptr);
 
     /// Forward only, for evaluation and drafting: correct counts by slot, and the argmax of every
-    /// head row if asked for.
+    /// head row if asked for. The loss is that of packed weights, whatever training's is.
     RowSums evaluate(const data::PackedRow& row,
                      const at::Tensor& features_KTH,
                      at::Tensor* argmax_R = nullptr);
@@ -150,6 +155,7 @@ class Drafter {
     DraftConfig config_;
     FrozenEnds ends_;
     DraftWeights weights_;
+    LossWeights loss_weights_;
     std::unique_ptr<Buffers> buffers_;
 };
 

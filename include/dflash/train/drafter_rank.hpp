@@ -57,6 +57,7 @@ class DrafterRank {
     void build(const model::DraftConfig& config,
                model::FrozenEnds ends,
                const AdamWOptions& options,
+               const model::LossWeights& loss_weights,
                model::DrafterPaths paths);
 
     /// Starts from fp32 weights on the host (the layout of model::DraftWeights), the same for all
@@ -84,11 +85,16 @@ class DrafterRank {
     /// Forward, loss and backward of a row; records slot.read.
     void add_row(const data::PackedRow& row, FeatureSlot& slot);
 
+    /// What a row adds to the divisor of its step. On any thread, after build().
+    double divisor_of(const data::PackedRow& row) const {
+        return model::loss_divisor(drafter_->loss_weights(), row);
+    }
+
     /// Reduces the gradient sums over all drafters, takes the optimizer's step with gradients /
-    /// weight_sum, and starts the next step's sums. Waits for the other drafters. If a loss or the
+    /// divisor, and starts the next step's sums. Waits for the other drafters. If a loss or the
     /// gradient of any drafter is not finite, all of them skip the step: what they hold stays as
     /// it is, bit for bit.
-    StepResult finish_step(double learning_rate, double weight_sum);
+    StepResult finish_step(double learning_rate, double divisor);
 
     /// Names of the weights that StepValues::piece_norms belong to.
     std::vector<std::string> piece_names() const;

@@ -10,6 +10,7 @@
 #include <dflash/data/packer.hpp>
 #include <dflash/data/tokenizer.hpp>
 #include <dflash/gpu/device.hpp>
+#include <dflash/model/loss_weights.hpp>
 #include <dflash/target/config.hpp>
 #include <dflash/train/checkpoint.hpp>
 #include <dflash/train/draft_choice.hpp>
@@ -55,6 +56,7 @@ struct PreparedRun {
     std::optional<LoadedDraft> init;
     DraftChoice draft;
     data::PackOptions pack;
+    model::LossWeights loss_weights;
     RunPlan plan;
 
     const data::Dataset& held_out_data() const { return evaluation ? *evaluation : *training; }
@@ -76,6 +78,9 @@ PreparedRun prepare_run(const Settings& settings,
 
 /// The entry of an Identity that holds the history of the data (DataHistory::to_text).
 inline constexpr const char* kDataIdentity = "data";
+
+/// The settings' choice of weights in the loss.
+model::LossWeights loss_weights_of(const TrainSettings& settings);
 
 /// What must be equal when the run is resumed, and the history of the data.
 Identity identity_of(Settings& settings, const PreparedRun& run);

@@ -43,8 +43,13 @@ struct TrainSettings {
     std::optional<double> hours;
     std::optional<std::int64_t> max_steps;
     std::int64_t rows_per_step = 12;
-    std::string loss_weights = "decay";  ///< or "uniform"
+    std::string loss_weights = "decay";  ///< or "uniform", "dpace", "dpace-prefix", "dpace-suffix"
     std::optional<double> loss_decay_gamma;
+    std::optional<double> dpace_alpha;
+
+    /// Whether weights follow the drafter's own probabilities.
+    bool uses_dpace() const { return loss_weights.starts_with("dpace"); }
+
     void declare(SettingList& list);
 };
 

@@ -19,7 +19,7 @@ namespace dflash::train {
 /// What a step computed; host values, complete. Of a skipped step loss, accuracy and norm are what
 /// they are, NaN perhaps.
 struct StepReport {
-    double loss = 0;           ///< sum of w m CE over sum of w m
+    double loss = 0;           ///< sum of w m CE, divided as model::loss_divisor says
     double accuracy = 0;       ///< share of right labels over all slots
     double gradient_norm = 0;  ///< before clipping
     std::int64_t labels = 0;
@@ -42,7 +42,7 @@ class PendingStep {
     std::vector<std::future<StepResult>> results_;  // one per drafter
     std::vector<DrafterRank*> ranks_;
     std::vector<std::vector<SampleId>> row_samples_;  // of every row, in order
-    double weight_sum_ = 0;
+    double divisor_ = 0;
     StepReport counts_;
 };
 
@@ -71,7 +71,7 @@ class Step {
     std::int64_t rows_per_step_;
     StepReport counts_;
     std::vector<std::vector<SampleId>> row_samples_;
-    double weight_sum_ = 0;
+    double divisor_ = 0;
 };
 
 }  // namespace dflash::train

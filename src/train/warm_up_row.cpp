@@ -30,7 +30,7 @@ data::PackedRow make_warm_up_row(const data::BlockRule& rule,
         const std::vector<std::uint8_t> trainable(tokens.size(), 1);
         std::vector<std::int32_t> anchors;
         for (std::int64_t n = 0; n < blocks; ++n) {
-            anchors.push_back(static_cast<std::int32_t>(n * (length - 1) / blocks));
+            anchors.push_back(static_cast<std::int32_t>(n));  // as far from the end as there are
         }
         data::append_document(row, /*id=*/i, tokens);
         data::append_blocks(row, trainable, anchors, rule);

@@ -21,6 +21,12 @@ TEST_SUITE("train.warm_up_row") {
         }
     }
 
+    TEST_CASE("blocks have all of their slots where documents are long enough") {
+        const data::PackedRow row =
+            make_warm_up_row({.block_size = 8, .max_anchors = 50}, 500, 100);
+        CHECK(row.blocks.head_rows.size() == 100 * 7);
+    }
+
     TEST_CASE("where there is no place for all blocks there are as many as fit") {
         const data::BlockRule rule{.block_size = 4, .max_anchors = 512};
         const data::PackedRow row = make_warm_up_row(rule, 10, 40);

@@ -4,7 +4,8 @@
 //
 //     bench_step [--device cuda:0|cpu:1] [--model qwen3-8b|27b|smollm2|tiny] [--config FILE]
 //                [--full-attention] [--runs N] [--peak TFLOPS] [--table] [--no-optimizer]
-//                [--products torch|guessed|tuned] [TOKENS,DOCUMENTS,ANCHORS ...]
+//                [--products torch|guessed|tuned] [--dpace] [--json FILE]
+//                [TOKENS,DOCUMENTS,ANCHORS ...]
 //
 // Anchors are counted over all documents of a row. "Forward + backward" is one row, with its
 // uploads; the optimizer's step comes once in train.rows_per_step rows. Times are medians over N
@@ -13,7 +14,10 @@
 // activations, and with the optimizer its state. --table says where the time of one more row went,
 // as CUPTI records it (which slows the row a little), GPUs only. Products are made by LibTorch as
 // in training, by cuBLASLt's guess, or by the algorithm that is the fastest of those timed at
-// first.
+// first. --json adds a line of JSON for every row to FILE, for tools/plot_step.
+//
+// Buffers grow with the rows and are kept, so the memory of a row means something only if none
+// before it was larger.
 #include "step_case.hpp"
 #include "step_profile.hpp"
 
@@ -39,6 +43,7 @@
 #include <cuda_runtime_api.h>
 #include <exception>
 #include <fmt/format.h>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -52,8 +57,9 @@ namespace {
 constexpr const char* kUsage =
     "bench_step [--device cuda:0|cpu:1] [--model NAME] [--config FILE] [--full-attention] "
     "[--runs N] [--peak TFLOPS] [--table] [--no-optimizer] "
-    "[--products torch|guessed|tuned] [TOKENS,DOCUMENTS,ANCHORS ...]";
+    "[--products torch|guessed|tuned] [--dpace] [--json FILE] [TOKENS,DOCUMENTS,ANCHORS ...]";
 constexpr int kWarmUp = 3;
+constexpr double kGiB = 1 << 30;
 
 struct Options {
     std::string device = "cuda:0";
@@ -65,6 +71,8 @@ struct Options {
     bool table = false;
     bool optimizer = true;
     std::string products = "torch";
+    bool dpace = false;
+    std::string json;
     std::vector<RowSize> rows;
 };
 
@@ -128,6 +136,10 @@ Options parse(int argc, char** argv) {
                 options.products != "tuned") {
                 refuse(options.products, "torch, guessed or tuned");
             }
+        } else if (argument == "--dpace") {
+            options.dpace = true;
+        } else if (argument == "--json") {
+            options.json = value();
         } else if (argument.starts_with("-")) {
             refuse(argument, "one of the options below");
         } else {
@@ -260,7 +272,10 @@ class Bench {
                 at::randn({config_.vocab_size, config_.hidden_size}, weights).mul_(0.02)},
             on_,
             train::compute_dtype(device_),
-            paths());
+            paths(),
+            model::DraftWeights::Use::Training,
+            model::LossWeights{.kind = options.dpace ? model::SlotWeighting::Dpace
+                                                     : model::SlotWeighting::Packed});
         for (std::size_t i = 0; i < drafter_->weights().specs().size(); ++i) {
             const at::Tensor weight = drafter_->weights().weight(static_cast<std::int64_t>(i));
             if (weight.dim() == 1) {
@@ -269,6 +284,7 @@ class Bench {
                 weight.normal_(0, config_.initializer_range);
             }
         }
+        resident_gib_ = allocated_gib([](const auto& stats) { return stats.current; });
     }
 
     void print_head() const {
@@ -304,6 +320,9 @@ class Bench {
                    tflops,
                    100 * tflops / options_.peak_tflops,
                    memory_text());
+        if (!options_.json.empty()) {
+            append_json(size, row, features_KTH.nbytes(), flops, ms);
+        }
         if (options_.table && device_.is_cuda()) {
             print_table("forward + backward", task);
         }
@@ -353,9 +372,47 @@ class Bench {
         if (!device_.is_cuda()) {
             return "-";
         }
+        return fmt::format("{:.2f}", allocated_gib([](const auto& stats) { return stats.peak; }));
+    }
+
+    /// 0 on the CPU.
+    template <typename Choose>
+    double allocated_gib(const Choose& choose) const {
+        if (!device_.is_cuda()) {
+            return 0;
+        }
         const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(on_.index());
-        return fmt::format("{:.2f}",
-                           static_cast<double>(stats.allocated_bytes[0].peak) / (1 << 30));
+        return static_cast<double>(choose(stats.allocated_bytes[0])) / kGiB;
+    }
+
+    void append_json(const RowSize& size,
+                     const data::PackedRow& row,
+                     std::size_t feature_bytes,
+                     const Flops& flops,
+                     double ms) const {
+        io::Json line = io::Json::object();
+        line.set("model",
+                 io::Json::string(options_.config.empty() ? options_.model : options_.config));
+        line.set("device", io::Json::string(gpu::describe(device_)));
+        line.set("loss_weights", io::Json::string(options_.dpace ? "dpace" : "decay"));
+        line.set("tokens", io::Json::integer(row.num_tokens()));
+        line.set("documents", io::Json::integer(size.documents));
+        line.set("anchors", io::Json::integer(row.blocks.num_blocks()));
+        line.set("head_rows", io::Json::integer(std::ssize(row.blocks.head_rows)));
+        line.set("tflop", io::Json::number(flops.total() * 1e-12));
+        line.set("peak_tflops", io::Json::number(options_.peak_tflops));
+        line.set("ms", io::Json::number(ms));
+        line.set("gib",
+                 io::Json::number(allocated_gib([](const auto& stats) { return stats.peak; })));
+        line.set("resident_gib",
+                 io::Json::number(resident_gib_ + static_cast<double>(feature_bytes) / kGiB));
+        std::ofstream file(options_.json, std::ios::app);
+        file << line.dump() << '\n';
+        if (!file.flush()) {
+            throw Error(
+                ErrorKind::Storage,
+                {.what = "cannot be written", .where = options_.json, .cause = {}, .hint = {}});
+        }
     }
 
     void print_table(const char* what, const std::function<void()>& task) const {
@@ -399,6 +456,7 @@ class Bench {
     kernels::FindKernel find_kernel_;  // empty on the CPU
     std::shared_ptr<kernels::TunedGemm> gemm_;
     std::unique_ptr<model::Drafter> drafter_;
+    double resident_gib_ = 0;  // weights, gradients, embedding, head
 };
 
 void run(int argc, char** argv) {

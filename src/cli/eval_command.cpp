@@ -19,50 +19,20 @@ std::vector<TrainOptions::Alias> eval_aliases() {
          "target model: an HF folder, or ORG/NAME in the Hugging Face cache",
          {}},
         {"--data", "run.data", "rows whose answers are decoded: files as for training", {}},
-        {"--gpus", "run.gpus", "device: 0, or cpu:N for N threads; the first of a list", {}},
+        {"--gpus",
+         "run.gpus",
+         "devices: all, 0-7, 0,2, cpu:N; prompts are dealt to them, with the same result",
+         {}},
         {"--seed", "run.seed", "of the choice of rows and of sampled tokens", {}},
+        {"--prompts", "eval.acceptance_prompts", "rows that are decoded (64), by the seed", {}},
+        {"--max-new-tokens", "eval.acceptance_tokens", "longest answer in tokens (256)", {}},
+        {"--temperature", "eval.temperature", "of target and drafter (0: greedy)", {}},
+        {"--top-p", "eval.top_p", "share of the probability that sampling keeps (1: all)", {}},
+        {"--top-k", "eval.top_k", "tokens that sampling keeps (0: all)", {}},
+        {"--block-size", "eval.block_size", "slots of a block, at most the drafter's own", {}},
+        {"--batch", "eval.batch", "prompts at a time on a device (8)", {}},
+        {"--thinking", "eval.thinking", "true or false: whether prompts ask for reasoning", {}},
     };
-}
-
-void add_decoding_options(CLI::App& app, train::AcceptanceOptions& options) {
-    constexpr std::int64_t kMost = std::int64_t{1} << 24;
-    const auto add = [&](const char* name, auto& value, const char* help, CLI::Validator check) {
-        app.add_option(name, value, help)
-            ->check(check)
-            ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-    };
-    add("--prompts",
-        options.prompts,
-        "rows that are decoded (64), drawn by the seed",
-        CLI::Range(std::int64_t{1}, kMost));
-    add("--max-new-tokens",
-        options.max_new_tokens,
-        "longest answer in tokens (256)",
-        CLI::Range(std::int64_t{2}, kMost));
-    add("--temperature",
-        options.temperature,
-        "of target and drafter (0: greedy)",
-        CLI::Range(0.0, 100.0));
-    add("--top-p",
-        options.top_p,
-        "share of the probability that sampling keeps (1: all)",
-        CLI::Range(1e-6, 1.0));
-    add("--top-k",
-        options.top_k,
-        "tokens that sampling keeps (0: all)",
-        CLI::Range(std::int64_t{0}, kMost));
-    add("--block-size",
-        options.block_size,
-        "slots of a block, at most the drafter's own, which is the default",
-        CLI::Range(std::int64_t{2}, kMost));
-    add("--batch",
-        options.batch,
-        "prompts at a time (8)",
-        CLI::Range(std::int64_t{1}, std::int64_t{4096}));
-    add("--thinking",
-        options.thinking,
-        "true or false: whether prompts ask for reasoning; by rule as the row or the model has it",
-        CLI::Validator());
 }
 
 }  // namespace
@@ -80,7 +50,9 @@ int eval_command(const Arguments& arguments, const std::string& command_line) {
     app.add_option(
         "--draft", request.draft, "the drafter: a folder such as RUN/best/draft, or ORG/NAME");
     options.add_settings_to(app);
-    add_decoding_options(app, request.options);
+    app.add_option("--show", request.show, "prints so many texts, with the tokens of each round")
+        ->check(CLI::Range(0, 1000))
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     app.add_flag("--json", json, "prints the report as JSON");
     if (!parse(app, arguments)) {
         return 0;

@@ -14,9 +14,6 @@
 namespace dflash::eval {
 namespace {
 
-/// Tokens of prompts that are read in one pass, unless one alone is longer.
-constexpr std::int64_t kMostPromptTokens = 4096;
-
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) {
@@ -53,6 +50,10 @@ class Decoding {
 
     DecodeRun run() {
         while (next_task_ < tasks_.size() || !active_.empty()) {
+            if (options_.stop && options_.stop()) {
+                run_.complete = false;
+                break;
+            }
             if (next_task_ < tasks_.size() && !free_slots_.empty()) {
                 const auto begin = Clock::now();
                 read_prompts();

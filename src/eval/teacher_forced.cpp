@@ -16,15 +16,12 @@ constexpr std::int32_t kBlocksOfPass = 128;
 }  // namespace
 
 TeacherForced::TeacherForced(target::TargetModel& target, model::Drafter& drafter)
-    : target_(target),
-      drafter_(drafter),
-      right_(static_cast<std::size_t>(drafter.config().block_size)),
-      counted_(static_cast<std::size_t>(drafter.config().block_size)) {}
+    : target_(target), drafter_(drafter), sums_(drafter.config().block_size) {}
 
 const TeacherForcedText& TeacherForced::add(std::span<const TokenId> tokens, std::int64_t begin) {
     const c10::NoGradGuard no_grad;
     const auto S = narrow<std::int32_t>(std::ssize(tokens));
-    const auto B = narrow<std::int32_t>(right_.size());
+    const auto B = narrow<std::int32_t>(drafter_.config().block_size);
     DFLASH_CHECK(begin > 0 && begin < S, "an answer at {} of {} tokens", begin, S);
     data::PackedRow document;
     data::append_document(document, /*id=*/0, tokens);
@@ -57,29 +54,51 @@ const TeacherForcedText& TeacherForced::add(std::span<const TokenId> tokens, std
         for (std::size_t r = 0; r < row.blocks.head_rows.size(); ++r) {
             const std::int32_t slot = row.blocks.head_rows[r] % B;
             const bool right = predicted[r] == row.blocks.labels[r];
-            ++counted_[static_cast<std::size_t>(slot)];
-            right_[static_cast<std::size_t>(slot)] += right ? 1 : 0;
+            ++sums_.counted_[static_cast<std::size_t>(slot)];
+            sums_.right_[static_cast<std::size_t>(slot)] += right ? 1 : 0;
             std::int32_t& leading =
                 last_.leading[offset + static_cast<std::size_t>(row.blocks.head_rows[r] / B)];
             leading += right && leading == slot - 1 ? 1 : 0;
         }
     }
-    anchors_ += std::ssize(last_.leading);
+    ++sums_.texts_;
+    sums_.walk(last_.leading);
+    return last_;
+}
 
-    for (std::size_t i = 0; i < last_.leading.size();) {
-        const std::int32_t kept = last_.leading[i];
-        const auto labels = static_cast<std::int32_t>(
-            std::min<std::size_t>(static_cast<std::size_t>(B) - 1, last_.leading.size() - i));
-        if (kept < labels || labels == B - 1) {
+/// Rounds one after another, as decoding would make them.
+void TeacherForcedSums::walk(const std::vector<std::int32_t>& leading) {
+    anchors_ += std::ssize(leading);
+    const auto drafts = std::ssize(right_) - 1;
+    for (std::size_t i = 0; i < leading.size();) {
+        const std::int32_t kept = leading[i];
+        const auto labels =
+            std::min<std::ptrdiff_t>(drafts, std::ssize(leading) - static_cast<std::ptrdiff_t>(i));
+        if (kept < labels || labels == drafts) {
             ++rounds_;
             accepted_ += kept;
         }
         i += static_cast<std::size_t>(kept) + 1;
     }
-    return last_;
 }
 
-std::vector<double> TeacherForced::right_by_slot() const {
+TeacherForcedSums& TeacherForcedSums::operator+=(const TeacherForcedSums& other) {
+    DFLASH_CHECK(right_.size() == other.right_.size(),
+                 "sums over blocks of {} and of {}",
+                 right_.size(),
+                 other.right_.size());
+    texts_ += other.texts_;
+    anchors_ += other.anchors_;
+    rounds_ += other.rounds_;
+    accepted_ += other.accepted_;
+    for (std::size_t k = 0; k < right_.size(); ++k) {
+        right_[k] += other.right_[k];
+        counted_[k] += other.counted_[k];
+    }
+    return *this;
+}
+
+std::vector<double> TeacherForcedSums::right_by_slot() const {
     std::vector<double> shares;
     for (std::size_t k = 1; k < right_.size(); ++k) {
         shares.push_back(counted_[k] == 0
@@ -89,7 +108,7 @@ std::vector<double> TeacherForced::right_by_slot() const {
     return shares;
 }
 
-double TeacherForced::walked_tau() const {
+double TeacherForcedSums::walked_tau() const {
     return rounds_ == 0 ? 0 : 1 + static_cast<double>(accepted_) / static_cast<double>(rounds_);
 }
 

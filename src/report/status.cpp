@@ -231,6 +231,13 @@ Json to_json(const RunStatus& status) {
                                {"bigram_acceptance_length",
                                 number(status.held_out->bigram_acceptance_length)}}));
     }
+    if (status.decoded) {
+        json.set("decoded",
+                 Json::object({{"step", integer(status.decoded->step)},
+                               {"tau", number(status.decoded->tau)},
+                               {"first_tau", number(status.decoded->first_tau)},
+                               {"lookup_tau", number(status.decoded->lookup_tau)}}));
+    }
     if (status.saved) {
         json.set("saved",
                  Json::object({{"step", integer(status.saved->step)},
@@ -285,6 +292,13 @@ RunStatus status_from_json(const Json& json, const std::string& where) {
                            .loss = part.number("loss"),
                            .acceptance_length = part.number("acceptance_length"),
                            .bigram_acceptance_length = part.number("bigram_acceptance_length")};
+    }
+    if (const Json* decoded = reader.object("decoded")) {
+        const Reader part(*decoded, where + ": decoded");
+        status.decoded = {.step = part.integer("step"),
+                          .tau = part.number("tau"),
+                          .first_tau = part.any_number("first_tau"),
+                          .lookup_tau = part.number("lookup_tau")};
     }
     if (const Json* saved = reader.object("saved")) {
         const Reader part(*saved, where + ": saved");

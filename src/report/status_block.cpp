@@ -162,6 +162,15 @@ std::vector<Group> header(const RunStatus& status, double now_s) {
                                         format_count(status.held_out->step),
                                         status.held_out->bigram_acceptance_length)});
     }
+    if (status.decoded) {
+        const report::DecodedStatus& decoded = *status.decoded;
+        learning.push_back({fmt::format("decoding tau {:.3f} at step {}{}",
+                                        decoded.tau,
+                                        format_count(decoded.step),
+                                        decoded.first_tau && decoded.step > 0
+                                            ? fmt::format(" ({:.3f} at step 0)", *decoded.first_tau)
+                                            : "")});
+    }
     if (!status.background.empty()) {
         more.push_back({printable(status.background)});
     }

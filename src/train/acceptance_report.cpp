@@ -2,6 +2,7 @@
 // The report of real decoding as a table and as JSON.
 #include <dflash/core/text.hpp>
 #include <dflash/train/acceptance_run.hpp>
+#include <dflash/train/acceptance_texts.hpp>
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -10,7 +11,7 @@
 namespace dflash::train {
 namespace {
 
-std::string rule_text(const AcceptanceOptions& eval) {
+std::string rule_text(const EvalSettings& eval) {
     if (eval.temperature == 0) {
         return "greedy";
     }
@@ -108,8 +109,25 @@ io::Json greedy_json(const std::optional<eval::GreedyComparison>& greedy) {
     }
     return io::Json::object({{"texts", io::Json::integer(greedy->texts)},
                              {"equal_tokens", io::Json::integer(greedy->tokens)},
-                             {"ties", io::Json::integer(std::ssize(greedy->ties))},
-                             {"largest_rounding", io::Json::number(greedy->largest_rounding)}});
+                             {"ties", io::Json::integer(std::ssize(greedy->ties))}});
+}
+
+io::Json shown_json(const std::vector<ShownText>& texts) {
+    std::vector<io::Json> items;
+    for (const ShownText& text : texts) {
+        std::vector<io::Json> rounds;
+        for (const ShownText::Piece& round : text.rounds) {
+            rounds.push_back(io::Json::object({{"kept", io::Json::string(round.kept)},
+                                               {"refused", io::Json::string(round.refused)},
+                                               {"own", io::Json::string(round.own)}}));
+        }
+        items.push_back(io::Json::object({{"place", io::Json::string(text.place)},
+                                          {"prompt", io::Json::string(text.prompt)},
+                                          {"plain", io::Json::string(text.plain)},
+                                          {"first", io::Json::string(text.first)},
+                                          {"rounds", io::Json::array(std::move(rounds))}}));
+    }
+    return io::Json::array(std::move(items));
 }
 
 }  // namespace
@@ -123,31 +141,32 @@ io::Json AcceptanceReport::to_json() const {
     for (const std::string& warning : warnings) {
         warning_items.push_back(io::Json::string(warning));
     }
-    const AcceptanceOptions& eval = options;
-    return io::Json::object({{"target", io::Json::string(target)},
-                             {"draft", io::Json::string(draft)},
-                             {"device", io::Json::string(device)},
-                             {"block_size", io::Json::integer(config.block_size)},
-                             {"temperature", io::Json::number(eval.temperature)},
-                             {"top_p", io::Json::number(eval.top_p)},
-                             {"top_k", io::Json::integer(eval.top_k)},
-                             {"seed", io::Json::integer(seed)},
-                             {"max_new_tokens", io::Json::integer(eval.max_new_tokens)},
-                             {"batch", io::Json::integer(eval.batch)},
-                             {"prompts", io::Json::integer(num_prompts)},
-                             {"rows", io::Json::integer(num_rows)},
-                             {"left_out", left},
-                             {"drafter", decoding_json(drafter)},
-                             {"prompt_lookup", decoding_json(lookup)},
-                             {"plain", decoding_json(plain)},
-                             {"by_category", groups_json(categories)},
-                             {"by_thinking", groups_json(modes)},
-                             {"equal_to_plain", greedy_json(greedy)},
-                             {"teacher_forced", judged_json(written)},
-                             {"compared_rounds", io::Json::integer(compared_rounds)},
-                             {"equal_rounds", io::Json::integer(equal_rounds)},
-                             {"teacher_forced_on_answers", judged_json(answers)},
-                             {"warnings", io::Json::array(std::move(warning_items))}});
+    return io::Json::object(
+        {{"target", io::Json::string(target)},
+         {"draft", io::Json::string(draft)},
+         {"device", io::Json::string(fmt::format("{}", fmt::join(devices, "; ")))},
+         {"block_size", io::Json::integer(config.block_size)},
+         {"temperature", io::Json::number(eval.temperature)},
+         {"top_p", io::Json::number(eval.top_p)},
+         {"top_k", io::Json::integer(eval.top_k)},
+         {"seed", io::Json::integer(seed)},
+         {"max_new_tokens", io::Json::integer(*eval.acceptance_tokens)},
+         {"batch", io::Json::integer(eval.batch)},
+         {"prompts", io::Json::integer(num_prompts)},
+         {"rows", io::Json::integer(num_rows)},
+         {"left_out", left},
+         {"drafter", decoding_json(drafter)},
+         {"prompt_lookup", decoding_json(lookup)},
+         {"plain", decoding_json(plain)},
+         {"by_category", groups_json(categories)},
+         {"by_thinking", groups_json(modes)},
+         {"equal_to_plain", greedy_json(greedy)},
+         {"teacher_forced", judged_json(written)},
+         {"compared_rounds", io::Json::integer(agreement.rounds)},
+         {"equal_rounds", io::Json::integer(agreement.equal)},
+         {"teacher_forced_on_answers", judged_json(answers)},
+         {"shown", shown_json(shown)},
+         {"warnings", io::Json::array(std::move(warning_items))}});
 }
 
 std::vector<std::string> AcceptanceReport::to_lines() const {
@@ -164,9 +183,9 @@ std::vector<std::string> AcceptanceReport::to_lines() const {
     add("prompts   {} of {} rows, {}, at most {} new tokens each, {} at a time, seed {}",
         num_prompts,
         format_count(num_rows),
-        rule_text(options),
-        options.max_new_tokens,
-        options.batch,
+        rule_text(eval),
+        *eval.acceptance_tokens,
+        eval.batch,
         seed);
     for (const auto& [reason, group] : left_out) {
         add("left out  {} rows, {}: {}",
@@ -174,7 +193,9 @@ std::vector<std::string> AcceptanceReport::to_lines() const {
             reason,
             escape_controls(group.example));
     }
-    add("device    {}", device);
+    for (const std::string& device : devices) {
+        add("device    {}", device);
+    }
 
     lines.emplace_back();
     add("  {:<20}{:>6}{:>15}{:>12}{:>12}", "", "tau", "tokens a pass", "tokens/s", "speed-up");
@@ -220,8 +241,8 @@ std::vector<std::string> AcceptanceReport::to_lines() const {
     if (written) {
         add("checked   {} of {} rounds kept what the forward of training has right; its tau on "
             "these texts is {:.2f}",
-            format_count(equal_rounds),
-            format_count(compared_rounds),
+            format_count(agreement.equal),
+            format_count(agreement.rounds),
             written->walked_tau);
     }
     if (answers) {
@@ -231,6 +252,11 @@ std::vector<std::string> AcceptanceReport::to_lines() const {
     }
     for (const std::string& warning : warnings) {
         add("warning: {}", escape_controls(warning));
+    }
+    for (const ShownText& text : shown) {
+        lines.emplace_back();
+        const std::vector<std::string> more = train::to_lines(text);
+        lines.insert(lines.end(), more.begin(), more.end());
     }
     return lines;
 }

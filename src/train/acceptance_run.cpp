@@ -2,34 +2,39 @@
 #include <dflash/core/error.hpp>
 #include <dflash/core/first_error.hpp>
 #include <dflash/core/text.hpp>
-#include <dflash/eval/decode_rounds.hpp>
-#include <dflash/eval/drafter_source.hpp>
-#include <dflash/eval/prompt_lookup.hpp>
-#include <dflash/eval/teacher_forced.hpp>
 #include <dflash/gpu/worker.hpp>
 #include <dflash/target/generation_config.hpp>
-#include <dflash/target/target_model.hpp>
 #include <dflash/tensor/bridge.hpp>
 #include <dflash/train/acceptance_run.hpp>
+#include <dflash/train/acceptance_texts.hpp>
+#include <dflash/train/acceptance_warnings.hpp>
 #include <dflash/train/checkpoint.hpp>
+#include <dflash/train/decoding_pool.hpp>
 #include <dflash/train/draft_fit.hpp>
 #include <dflash/train/gpu_check.hpp>
+#include <dflash/train/kernel_start.hpp>
+#include <dflash/train/stop_tokens.hpp>
 #include <dflash/train/torch_worker.hpp>
+#include <dflash/train/watchdog.hpp>
 
-#include <ATen/Parallel.h>
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fmt/format.h>
 #include <map>
+#include <thread>
 
 namespace dflash::train {
 namespace {
 
-/// Texts that are judged as training does: every token of each is an anchor.
-constexpr std::int64_t kJudgedTexts = 32;
+/// By rule; training has fewer.
+constexpr std::int64_t kEvalPrompts = 64;
+constexpr std::int64_t kEvalTokens = 256;
 
-constexpr std::int64_t kWarmUpTokens = 4;
+/// Texts that are judged as training does: every token of each is an anchor.
+constexpr std::size_t kJudgedTexts = 32;
+
+constexpr int kWarmUpRounds = 4;
 
 [[noreturn]] void reject(std::string what, std::string hint) {
     throw Error(ErrorKind::Config,
@@ -58,9 +63,9 @@ LoadedDraft load_fitting_draft(const AcceptanceRequest& request,
                                const target::TargetConfig& target) {
     LoadedDraft draft = load_draft(folder);
     check_fits(draft.config, target, folder);
-    if (const auto block_size = request.options.block_size) {
+    if (const auto block_size = request.settings.eval.block_size) {
         if (*block_size > draft.config.block_size) {
-            reject(fmt::format("--block-size: got {}, expected 2 to {}, for which the drafter "
+            reject(fmt::format("eval.block_size: got {}, expected 2 to {}, for which the drafter "
                                "was trained",
                                *block_size,
                                draft.config.block_size),
@@ -72,75 +77,121 @@ LoadedDraft load_fitting_draft(const AcceptanceRequest& request,
     return draft;
 }
 
-std::int64_t longest_prompt(const AcceptanceOptions& options,
+/// What by rule depends on who asks.
+EvalSettings resolved(EvalSettings eval) {
+    if (eval.acceptance_prompts.value_or(0) == 0) {  // 0 turns it off in training
+        eval.acceptance_prompts = kEvalPrompts;
+    }
+    eval.acceptance_tokens = eval.acceptance_tokens.value_or(kEvalTokens);
+    return eval;
+}
+
+std::int64_t longest_prompt(const EvalSettings& eval,
                             const target::TargetConfig& target,
                             const model::DraftConfig& draft) {
     const std::int64_t context =
         std::min(target.max_position_embeddings, draft.max_position_embeddings);
-    if (options.max_new_tokens >= context) {
-        reject(fmt::format("--max-new-tokens: got {}, expected less than the context of {} "
+    if (*eval.acceptance_tokens >= context) {
+        reject(fmt::format("eval.acceptance_tokens: got {}, expected less than the context of {} "
                            "tokens (target {}, drafter {})",
-                           options.max_new_tokens,
+                           *eval.acceptance_tokens,
                            context,
                            target.max_position_embeddings,
                            draft.max_position_embeddings),
                "Answers need room for their prompts");
     }
-    return context - options.max_new_tokens;
+    return context - *eval.acceptance_tokens;
 }
 
-/// What decodes: models on one device, all of whose work is done on its worker.
-struct Models {
-    std::unique_ptr<target::TargetModel> target;
-    std::unique_ptr<model::Drafter> drafter;  // of training
-    std::unique_ptr<model::DraftDecoder> decoder;
+/// Everything that decodes. Workers join before what their tasks use goes.
+class Decoders : NonCopyable {
+  public:
+    Decoders(const AcceptanceRequest& request,
+             const RunText& text,
+             const LoadedDraft& draft,
+             const std::vector<gpu::Device>& devices,
+             Whereabouts& whereabouts,
+             Watchdog& watchdog)
+        : watch_(first_error_.on_error([&] { watchdog.run_failed(first_error_.get()); })),
+          kernels_(devices, text.target, draft.config, request.settings.cache, first_error_) {
+        set_up_torch_process();
+        const bool enough_cores = std::thread::hardware_concurrency() >= devices.size();
+        for (const gpu::Device& device : devices) {
+            workers_.push_back(std::make_unique<gpu::Worker>(
+                device,
+                first_error_,
+                gpu::WorkerOptions{.on_start = [device] { set_up_torch(device); },
+                                   .pin = enough_cores}));
+            whereabouts.add_worker({fmt::format("target and drafter {}", workers_.size() - 1),
+                                    std::nullopt,
+                                    workers_.back()->board()});
+        }
+        kernels_.prepare(workers_);
+        std::vector<DecodingSite> sites = load(text.location.folder, draft.config);
+        pool_ = std::make_unique<DecodingPool>(std::move(sites));
+        pool_->set_weights(draft.flat_fp32);
+        kernels_.seal();
+    }
+
+    DecodingPool& pool() { return *pool_; }
+
+  private:
+    std::vector<DecodingSite> load(const std::string& folder, const model::DraftConfig& config) {
+        std::vector<DecodingSite> sites;
+        for (const auto& worker : workers_) {
+            const gpu::Device& device = worker->device();
+            const target::LoadOptions options{.device = tensor::torch_device(device),
+                                              .dtype = compute_dtype(device),
+                                              .num_layers = 0,
+                                              .with_head = true,
+                                              .row_ops = kernels_.make_row_ops(device)};
+            DecodingSite site;
+            site.worker = worker.get();
+            // The first replica reads the files; the others take the tensors from it.
+            site.own_target = worker->call({"load the target"}, [&] {
+                auto model =
+                    sites.empty()
+                        ? target::load_target(folder, options)
+                        : target::replicate(*sites.front().target, options.device, options.row_ops);
+                synchronize_stream(device);
+                return model;
+            });
+            site.target = site.own_target.get();
+            add_drafter(site, config, kernels_);
+            sites.push_back(std::move(site));
+        }
+        return sites;
+    }
+
+    FirstError first_error_;
+    FirstError::Subscription watch_;
+    KernelStart kernels_;
+    std::unique_ptr<DecodingPool> pool_;
+    std::vector<std::unique_ptr<gpu::Worker>> workers_;
 };
-
-Models load(const gpu::Device& device, const std::string& target_folder, const LoadedDraft& draft) {
-    const at::Device on = tensor::torch_device(device);
-    const at::ScalarType dtype = compute_dtype(device);
-    Models models;
-    models.target = target::load_target(
-        target_folder, {.device = on, .dtype = dtype, .num_layers = 0, .with_head = true});
-    const model::FrozenEnds ends{models.target->embed_VH(), models.target->head_VH()};
-    models.drafter = std::make_unique<model::Drafter>(draft.config,
-                                                      ends,
-                                                      on,
-                                                      dtype,
-                                                      model::make_torch_paths(on),
-                                                      model::DraftWeights::Use::Inference);
-    models.drafter->weights().compute_flat().copy_(draft.flat_fp32);
-    models.decoder = std::make_unique<model::DraftDecoder>(
-        draft.config, ends, models.drafter->weights(), std::make_shared<tensor::TorchRowOps>());
-    return models;
-}
 
 class Judge {
   public:
     Judge(const AcceptanceRequest& request,
+          const EvalSettings& eval,
           const EvalPrompts& prompts,
           std::vector<TokenId> stop_tokens,
-          Models& models)
-        : request_(request), prompts_(prompts), models_(models) {
-        const AcceptanceOptions& eval = request.options;
+          DecodingPool& pool)
+        : request_(request), prompts_(prompts), pool_(pool) {
         options_.rule = {
             {.temperature = eval.temperature, .top_p = eval.top_p, .top_k = eval.top_k},
             static_cast<std::uint64_t>(request.settings.run.seed)};
         options_.stop_tokens = std::move(stop_tokens);
         options_.slots = eval.batch;
         for (const EvalPrompt& prompt : prompts.prompts) {
-            tasks_.push_back({prompt.row, prompt.tokens, eval.max_new_tokens});
+            tasks_.push_back({prompt.row, prompt.tokens, *eval.acceptance_tokens});
         }
     }
 
-    void run(AcceptanceReport& report) {
-        const std::int64_t block_size = report.config.block_size;
-        eval::NoDrafts none;
-        eval::PromptLookup lookup(block_size);
-        eval::DrafterSource drafter(*models_.decoder, block_size);
-        const eval::DecodeRun plain = decode("plain decoding", none, report.plain, block_size);
-        const eval::DecodeRun copied = decode("prompt look-up", lookup, report.lookup, block_size);
-        const eval::DecodeRun drafted = decode("the drafter", drafter, report.drafter, block_size);
+    void run(const RunText& text, AcceptanceReport& report) {
+        const eval::DecodeRun plain = decode("plain decoding", Decoding::Generator, report.plain);
+        const eval::DecodeRun copied = decode("prompt look-up", Decoding::Lookup, report.lookup);
+        const eval::DecodeRun drafted = decode("the drafter", Decoding::Drafter, report.drafter);
         if (options_.rule.sampling.greedy()) {
             report.greedy = compare(plain, drafted);
             compare(plain, copied);
@@ -148,18 +199,15 @@ class Judge {
         }
         judge_answers(report);
         group(drafted, copied, report);
+        show(text, plain, drafted, report);
     }
 
   private:
-    eval::DecodeRun decode(const char* what,
-                           eval::DraftSource& source,
-                           DecodingResult& result,
-                           std::int64_t block_size) {
-        // Libraries load and allocate outside of what is timed.
-        eval::DecodeTask short_task = tasks_.front();
-        short_task.max_new_tokens = std::min(kWarmUpTokens, short_task.max_new_tokens);
-        eval::decode(*models_.target, source, std::span(&short_task, 1), options_);
-
+    eval::DecodeRun decode(const char* what, Decoding how, DecodingResult& result) {
+        // Libraries load and allocate outside of what is timed; the generator does so by itself.
+        if (how != Decoding::Generator) {
+            pool_.warm_up(how, tasks_, options_, kWarmUpRounds);
+        }
         auto last = std::chrono::steady_clock::now();
         eval::DecodeOptions options = options_;
         options.on_progress = [&](std::int64_t done, std::int64_t tokens) {
@@ -174,8 +222,7 @@ class Judge {
             }
         };
         tell(what);
-        eval::DecodeRun run = eval::decode(*models_.target, source, tasks_, options);
-        result.acceptance = eval::Acceptance(block_size);
+        eval::DecodeRun run = pool_.decode(how, tasks_, options);
         for (const eval::DecodedText& text : run.texts) {
             result.acceptance.add(text);
         }
@@ -185,10 +232,8 @@ class Judge {
     }
 
     eval::GreedyComparison compare(const eval::DecodeRun& plain, const eval::DecodeRun& other) {
-        return eval::compare_greedy(plain.texts,
-                                    other.texts,
-                                    models_.target->embed_VH().scalar_type(),
-                                    [this](std::int64_t id) { return place_of(id); });
+        return pool_.compare(
+            tasks_, plain.texts, other.texts, [this](std::int64_t id) { return place_of(id); });
     }
 
     std::string place_of(std::int64_t row) const {
@@ -199,58 +244,39 @@ class Judge {
         return found->place;
     }
 
-    static TeacherForcedResult result_of(const eval::TeacherForced& judged, std::int64_t texts) {
-        return {texts, judged.right_by_slot(), judged.walked_tau()};
+    static TeacherForcedResult result_of(const JudgedTexts& judged) {
+        return {judged.sums.texts(), judged.sums.right_by_slot(), judged.sums.walked_tau()};
     }
 
     void judge_written(const eval::DecodeRun& drafted, AcceptanceReport& report) {
         tell("the texts again, as training judges them");
-        eval::TeacherForced judged(*models_.target, *models_.drafter);
-        eval::RoundAgreement agreement;
-        std::int64_t texts = 0;
-        for (std::size_t i = 0; i < drafted.texts.size() && texts < kJudgedTexts; ++i) {
-            if (drafted.texts[i].emitted.size() < 2) {
-                continue;
-            }
-            agreement.add(judge(judged, prompts_.prompts[i].tokens, drafted.texts[i].emitted),
-                          drafted.texts[i]);
-            ++texts;
-        }
-        if (texts > 0) {
-            report.written = result_of(judged, texts);
-            report.compared_rounds = agreement.rounds;
-            report.equal_rounds = agreement.equal;
+        const JudgedTexts judged = pool_.judge(written_texts(tasks_, drafted.texts, kJudgedTexts));
+        if (judged.sums.texts() > 0) {
+            report.written = result_of(judged);
+            report.agreement = judged.agreement;
         }
     }
 
     void judge_answers(AcceptanceReport& report) {
-        eval::TeacherForced judged(*models_.target, *models_.drafter);
-        std::int64_t texts = 0;
-        for (const EvalPrompt& prompt : prompts_.prompts) {
-            // As long as the answers that were decoded.
-            std::vector<TokenId> answer = prompt.answer;
-            answer.resize(
-                std::min(answer.size(), static_cast<std::size_t>(request_.options.max_new_tokens)));
-            if (answer.size() < 2 || texts == kJudgedTexts) {
-                continue;
-            }
-            if (texts == 0) {
-                tell("the data's own answers, as training judges them");
-            }
-            judge(judged, prompt.tokens, answer);
-            ++texts;
-        }
-        if (texts > 0) {
-            report.answers = result_of(judged, texts);
+        const std::vector<JudgedText> texts =
+            answered_texts(prompts_.prompts,
+                           static_cast<std::size_t>(tasks_.front().max_new_tokens),
+                           kJudgedTexts);
+        if (!texts.empty()) {
+            tell("the data's own answers, as training judges them");
+            report.answers = result_of(pool_.judge(texts));
         }
     }
 
-    static const eval::TeacherForcedText& judge(eval::TeacherForced& judged,
-                                                const std::vector<TokenId>& prompt,
-                                                const std::vector<TokenId>& answer) {
-        std::vector<TokenId> tokens = prompt;
-        tokens.insert(tokens.end(), answer.begin(), answer.end());
-        return judged.add(tokens, std::ssize(prompt));
+    void show(const RunText& text,
+              const eval::DecodeRun& plain,
+              const eval::DecodeRun& drafted,
+              AcceptanceReport& report) const {
+        for (std::size_t i = 0; i < tasks_.size() && std::ssize(report.shown) < request_.show;
+             ++i) {
+            report.shown.push_back(
+                show_text(*text.tokenizer, prompts_.prompts[i], plain.texts[i], drafted.texts[i]));
+        }
     }
 
     void group(const eval::DecodeRun& drafted,
@@ -301,7 +327,7 @@ class Judge {
 
     const AcceptanceRequest& request_;
     const EvalPrompts& prompts_;
-    Models& models_;
+    DecodingPool& pool_;
     std::vector<eval::DecodeTask> tasks_;
     eval::DecodeOptions options_;
 };
@@ -314,34 +340,21 @@ void add_warnings(const EvalPrompts& prompts, AcceptanceReport& report) {
             format_count(prompts.other_rendering.count),
             prompts.other_rendering.example));
     }
-    const std::int64_t other = report.compared_rounds - report.equal_rounds;
-    if (static_cast<double>(other) >
-        kRoundsByRounding * static_cast<double>(report.compared_rounds)) {
-        report.warnings.push_back(fmt::format(
-            "{} of {} rounds kept another number of drafts than the forward of training has right "
-            "on the same text, more than the {:.0f} % that rounding explains: decoding and "
-            "training "
-            "do not see the same features (layers, positions or mask token)",
-            format_count(other),
-            format_count(report.compared_rounds),
-            100 * kRoundsByRounding));
-    }
-    const double real = report.drafter.acceptance.tau();
-    if (report.answers && real < kLeastOfAnswers * report.answers->walked_tau) {
-        report.warnings.push_back(fmt::format(
-            "on the data's own answers the drafter is right for a tau of {:.2f}, but real decoding "
-            "has {:.2f}, less than {:.0f} % of it: either the answers are not the target's own, or "
-            "the prompts are rendered otherwise than the answers were made for",
-            report.answers->walked_tau,
-            real,
-            100 * kLeastOfAnswers));
-    }
+    const std::vector<std::string> found = acceptance_warnings(
+        report.drafter.acceptance.tau(),
+        report.agreement,
+        report.answers ? std::optional(report.answers->walked_tau) : std::nullopt);
+    report.warnings.insert(report.warnings.end(), found.begin(), found.end());
 }
 
 }  // namespace
 
 AcceptanceReport judge_acceptance(const AcceptanceRequest& request) {
     const Settings& settings = request.settings;
+    const EvalSettings eval = resolved(settings.eval);
+    Whereabouts whereabouts;
+    Watchdog watchdog(whereabouts, {.after_s = settings.watchdog.after.seconds});
+    const Activity::Scope activity(whereabouts.loop(), "prepare");
     const RunText text = open_text(settings);
     const std::string draft_folder = find_draft(request.draft);
     const LoadedDraft draft = load_fitting_draft(request, draft_folder, text.target);
@@ -349,21 +362,20 @@ AcceptanceReport judge_acceptance(const AcceptanceRequest& request) {
         read_eval_prompts(settings.run.data,
                           text,
                           dataset_options(settings).files,
-                          {.count = request.options.prompts,
+                          {.count = *eval.acceptance_prompts,
                            .seed = static_cast<std::uint64_t>(settings.run.seed),
-                           .longest = longest_prompt(request.options, text.target, draft.config),
-                           .thinking = request.options.thinking,
+                           .longest = longest_prompt(eval, text.target, draft.config),
+                           .thinking = eval.thinking,
                            .render = settings.data.render});
 
     const std::vector<gpu::Device> devices = gpu::parse_devices(settings.run.gpus);
-    const gpu::Device device = devices.front();
-    check_gpus({device});
+    check_gpus(devices);
     AcceptanceReport report{.target = text.location.name,
                             .draft = draft_folder,
                             .config = draft.config,
-                            .options = request.options,
+                            .eval = eval,
                             .seed = settings.run.seed,
-                            .device = fmt::format("{}: {}", device.name, gpu::describe(device)),
+                            .devices = {},
                             .num_prompts = std::ssize(prompts.prompts),
                             .num_rows = prompts.num_rows,
                             .left_out = prompts.left_out,
@@ -374,23 +386,20 @@ AcceptanceReport judge_acceptance(const AcceptanceRequest& request) {
                             .modes = {},
                             .greedy = {},
                             .written = {},
+                            .agreement = {},
                             .answers = {},
+                            .shown = {},
                             .warnings = {}};
-    set_up_torch_process();
-    FirstError first_error;
-    const auto on_start = [device, threads = static_cast<int>(devices.size())] {
-        set_up_torch(device);
-        if (!device.is_cuda()) {
-            at::set_num_threads(threads);
-        }
-    };
-    gpu::Worker worker(device, first_error, {.on_start = on_start, .pin = false});
+    for (const gpu::Device& device : devices) {
+        report.devices.push_back(fmt::format("{}: {}", device.name, gpu::describe(device)));
+    }
     const std::vector<TokenId> stop_tokens =
-        target::GenerationConfig::read(text.location.folder, text.target).stop_tokens;
-    worker.call({"judge the drafter"}, [&] {
-        Models models = load(device, text.location.folder, draft);
-        Judge(request, prompts, stop_tokens, models).run(report);
-    });
+        answer_stop_tokens(target::GenerationConfig::read(text.location.folder, text.target),
+                           *text.tokenizer,
+                           *text.format);
+    Decoders decoders(request, text, draft, devices, whereabouts, watchdog);
+    whereabouts.loop().set("judge the drafter", Activity::kNoNumber, Activity::Kind::Waits);
+    Judge(request, eval, prompts, stop_tokens, decoders.pool()).run(text, report);
     add_warnings(prompts, report);
     return report;
 }

@@ -41,9 +41,10 @@ class PromptReader {
         if (std::ssize(prompt.tokens) > options_.longest) {
             throw Unusable{
                 "prompt longer than the context",
-                fmt::format("{} tokens, expected at most {}: the context less --max-new-tokens",
-                            prompt.tokens.size(),
-                            options_.longest)};
+                fmt::format(
+                    "{} tokens, expected at most {}: the context less eval.acceptance_tokens",
+                    prompt.tokens.size(),
+                    options_.longest)};
         }
     }
 

@@ -75,11 +75,7 @@ KernelStart::KernelStart(const PreparedRun& run,
                          const CacheSettings& settings,
                          FirstError& first_error)
     : KernelStart(run.devices, participants(run), settings, first_error) {
-    barrier_.require(
-        "drafter",
-        [shape = kernel_shape(run.draft.config)](const kernels::Architecture& architecture) {
-            return kernels::drafter_kernels(shape, architecture);
-        });
+    require_drafter(run.draft.config);
     require_target(run.target);
 }
 
@@ -89,6 +85,22 @@ KernelStart::KernelStart(const std::vector<gpu::Device>& devices,
                          FirstError& first_error)
     : KernelStart(devices, participants(devices), settings, first_error) {
     require_target(target);
+}
+
+KernelStart::KernelStart(const std::vector<gpu::Device>& devices,
+                         const target::TargetConfig& target,
+                         const model::DraftConfig& draft,
+                         const CacheSettings& settings,
+                         FirstError& first_error)
+    : KernelStart(devices, target, settings, first_error) {
+    require_drafter(draft);
+}
+
+void KernelStart::require_drafter(const model::DraftConfig& draft) {
+    barrier_.require("drafter",
+                     [shape = kernel_shape(draft)](const kernels::Architecture& architecture) {
+                         return kernels::drafter_kernels(shape, architecture);
+                     });
 }
 
 void KernelStart::require_target(const target::TargetConfig& target) {

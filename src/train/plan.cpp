@@ -92,6 +92,53 @@ double peak_flops(const gpu::Device& device) {
     return device.is_cuda() ? 790e12 : 60e9;
 }
 
+// Prompts go through pieces of the vocabulary's width (for_logit_chunks), twice: sorted for the
+// best.
+constexpr Bytes kLogitBytesCuda = Bytes{2} * 256 << 20;
+constexpr Bytes kLogitBytesCpu = Bytes{2} * 64 << 20;
+
+// Blocks of a text that are judged at a time (eval::TeacherForced).
+constexpr std::int64_t kJudgedBlocks = 128;
+
+// What real decoding adds on a device that has a target, or shares its memory with one.
+Bytes acceptance_bytes(const PlanInput& in,
+                       const RunPlan& plan,
+                       const AcceptanceNeed& need,
+                       const DevicePlan& device) {
+    const at::ScalarType dtype = compute_dtype(device.device);
+    const Bytes element = element_size(device.device);
+    const std::int64_t H = in.target.hidden_size;
+    Bytes bytes = model::num_parameters(in.draft) * element;
+    if (device.has_target) {
+        const std::int64_t last_tap =
+            *std::max_element(in.draft.target_layer_ids.begin(), in.draft.target_layer_ids.end());
+        const std::int64_t other_layers =
+            in.target.num_parameters(in.target.num_layers, /*with_ends=*/false) -
+            in.target.num_parameters(last_tap + 1, /*with_ends=*/false);
+        bytes += (other_layers + H + (in.target.tied ? 0 : in.target.vocab_size * H)) * element;
+    }
+    const Bytes cached_token =
+        target::cache_bytes_per_token(in.target, dtype) +
+        2 * in.draft.num_layers() * in.draft.num_kv_heads * in.draft.head_dim * element;
+    bytes += need.slots * (need.capacity + in.draft.block_size) * cached_token;
+    bytes += in.draft.num_features() * need.pass_tokens * H * element;
+    if (!device.has_target || need.pass_tokens > plan.max_row_tokens) {
+        bytes += target::activation_bytes(in.target, need.pass_tokens, dtype);
+    }
+    bytes +=
+        model::Drafter::memory_need(in.draft, need.capacity, kJudgedBlocks, element).activations;
+    return bytes + (device.device.is_cuda() ? kLogitBytesCuda : kLogitBytesCpu);
+}
+
+bool shares_memory_with_target(const PlanInput& in,
+                               const RunPlan& plan,
+                               const gpu::Device& device) {
+    return std::any_of(plan.roles.targets.begin(), plan.roles.targets.end(), [&](int position) {
+        const gpu::Device& other = in.devices[static_cast<std::size_t>(position)];
+        return other.kind == device.kind && (!device.is_cuda() || other.ordinal == device.ordinal);
+    });
+}
+
 DevicePlan plan_device(const PlanInput& in, const RunPlan& plan, const gpu::Device& device) {
     const auto contains = [&](const std::vector<int>& list) {
         return std::find(list.begin(), list.end(), device.position) != list.end();
@@ -133,6 +180,9 @@ DevicePlan plan_device(const PlanInput& in, const RunPlan& plan, const gpu::Devi
         result.feature_slots = slots_here * in.draft.num_features() * plan.max_row_tokens *
                                in.draft.hidden_size * element;
     }
+    if (plan.acceptance && shares_memory_with_target(in, plan, device)) {
+        result.acceptance = acceptance_bytes(in, plan, *plan.acceptance, result);
+    }
     return result;
 }
 
@@ -160,13 +210,14 @@ void check_memory(const PlanInput& in, const RunPlan& plan) {
             for (const DevicePlan& d : plan.devices) {
                 if (d.device.kind == key.first &&
                     (!d.device.is_cuda() || d.device.ordinal == key.second)) {
-                    parts.push_back(
-                        fmt::format("{}: target {}, drafter {}, activations {}, feature slots {}",
-                                    d.device.name,
-                                    format_bytes(d.target_weights),
-                                    format_bytes(d.draft_state),
-                                    format_bytes(d.activations),
-                                    format_bytes(d.feature_slots)));
+                    parts.push_back(fmt::format(
+                        "{}: target {}, drafter {}, activations {}, feature slots {}{}",
+                        d.device.name,
+                        format_bytes(d.target_weights),
+                        format_bytes(d.draft_state),
+                        format_bytes(d.activations),
+                        format_bytes(d.feature_slots),
+                        d.acceptance > 0 ? ", real decoding " + format_bytes(d.acceptance) : ""));
                 }
             }
             if (!device.is_cuda()) {
@@ -339,10 +390,26 @@ RunPlan make_plan(const PlanInput& in) {
     plan.disk_needed =
         (s.checkpoint.keep + 1) * plan.checkpoint_bytes + s.checkpoint.keep_drafts * parameters * 2;
 
-    for (const gpu::Device& device : in.devices) {
-        plan.devices.push_back(plan_device(in, plan, device));
+    const auto plan_devices = [&] {
+        plan.devices.clear();
+        for (const gpu::Device& device : in.devices) {
+            plan.devices.push_back(plan_device(in, plan, device));
+        }
+        check_memory(in, plan);
+    };
+    plan.acceptance = in.acceptance;
+    plan.acceptance_off = in.acceptance_off;
+    try {
+        plan_devices();
+    } catch (const Error& error) {
+        if (!plan.acceptance) {
+            throw;
+        }
+        // Training comes first.
+        plan.acceptance.reset();
+        plan.acceptance_off = "there is no room beside training: " + error.parts().what;
+        plan_devices();
     }
-    check_memory(in, plan);
     return plan;
 }
 
@@ -361,14 +428,25 @@ std::vector<std::string> RunPlan::to_lines() const {
                                                          : "not used";
         lines.push_back(
             fmt::format("  {:<9} {:<18} {:>10}  (weights {}, training state {}, activations {}, "
-                        "feature slots {})",
+                        "feature slots {}{})",
                         d.device.name,
                         role,
                         format_bytes(d.needed()),
                         format_bytes(d.target_weights),
                         format_bytes(d.draft_state),
                         format_bytes(d.activations),
-                        format_bytes(d.feature_slots)));
+                        format_bytes(d.feature_slots),
+                        d.acceptance > 0 ? ", real decoding " + format_bytes(d.acceptance) : ""));
+    }
+    if (acceptance) {
+        lines.push_back(fmt::format(
+            "decoding  evaluations decode {} held-out prompts for up to {} tokens with the drafter "
+            "as it is (eval.acceptance_prompts = 0 turns that off)",
+            acceptance->prompts,
+            acceptance->answer_tokens));
+    } else if (!acceptance_off.empty()) {
+        lines.push_back(
+            fmt::format("decoding  evaluations do not really decode: {}", acceptance_off));
     }
     lines.push_back(
         fmt::format("rows      about {} an epoch of {:.0f} tokens and {:.0f} anchors; {} slots "

@@ -5,6 +5,8 @@
 #include <dflash/core/text.hpp>
 #include <dflash/io/safetensors.hpp>
 #include <dflash/target/target_model.hpp>
+#include <dflash/train/acceptance_evaluator.hpp>
+#include <dflash/train/held_out_prompts.hpp>
 #include <dflash/train/prepared_run.hpp>
 #include <dflash/train/run_data.hpp>
 #include <dflash/train/run_kernels.hpp>
@@ -120,6 +122,44 @@ void split_held_out(const Settings& settings, PreparedRun& run) {
                      .cause = {},
                      .hint = "Give more data, or --eval-data, or set eval.fraction = 0"});
     }
+}
+
+/// Chooses the prompts that evaluations decode, and says what that needs; without any, why.
+void choose_acceptance_prompts(const Settings& settings, PreparedRun& run, PlanInput& plan) {
+    const std::int64_t count = training_prompts(settings.eval);
+    if (count == 0 || run.held_out_ids.empty()) {
+        return;
+    }
+    const std::int64_t answer = training_answer_tokens(settings.eval);
+    run.acceptance_prompts =
+        held_out_prompts(run.held_out_data(),
+                         run.held_out_ids,
+                         {.count = count,
+                          .seed = static_cast<std::uint64_t>(settings.run.seed),
+                          .longest = std::min(run.target.max_position_embeddings,
+                                              run.draft.config.max_position_embeddings) -
+                                     answer});
+    const std::vector<EvalPrompt>& prompts = run.acceptance_prompts.prompts;
+    if (prompts.empty()) {
+        plan.acceptance_off = "no held-out row has a prompt";
+        for (const auto& [reason, group] : run.acceptance_prompts.left_out) {
+            plan.acceptance_off +=
+                fmt::format("; {} of them: {}", format_count(group.count), reason);
+        }
+        return;
+    }
+    std::int64_t longest = 0;
+    std::int64_t sum = 0;
+    for (const EvalPrompt& prompt : prompts) {
+        longest = std::max(longest, std::ssize(prompt.tokens));
+        sum += std::ssize(prompt.tokens);
+    }
+    plan.acceptance =
+        AcceptanceNeed{.prompts = std::ssize(prompts),
+                       .answer_tokens = answer,
+                       .slots = std::min(settings.eval.batch, std::ssize(prompts)),
+                       .capacity = longest + answer,
+                       .pass_tokens = std::min(sum, std::max(longest, eval::kMostPromptTokens))};
 }
 
 /// A line now and then while many rows are judged.
@@ -240,13 +280,15 @@ PreparedRun prepare_run(const Settings& settings, const std::optional<SavedData>
                                                 data::default_gamma(run.draft.config.block_size));
     run.loss_weights = loss_weights_of(settings.train);
 
-    run.plan = make_plan({.settings = settings,
-                          .target = run.target,
-                          .draft = run.draft.config,
-                          .data = run.training->report(),
-                          .num_train_samples = run.mixture.num_samples(run.train_ids),
-                          .devices = run.devices,
-                          .memory = gpu::memory_of});
+    PlanInput plan{.settings = settings,
+                   .target = run.target,
+                   .draft = run.draft.config,
+                   .data = run.training->report(),
+                   .num_train_samples = run.mixture.num_samples(run.train_ids),
+                   .devices = run.devices,
+                   .memory = gpu::memory_of};
+    choose_acceptance_prompts(settings, run, plan);
+    run.plan = make_plan(plan);
     return run;
 }
 

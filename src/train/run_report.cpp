@@ -6,6 +6,7 @@
 #include <dflash/model/draft_format.hpp>
 #include <dflash/report/chart.hpp>
 #include <dflash/report/console.hpp>
+#include <dflash/train/acceptance_warnings.hpp>
 #include <dflash/train/draft_source.hpp>
 #include <dflash/train/run_report.hpp>
 #include <dflash/train/run_search.hpp>
@@ -15,6 +16,7 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <fstream>
 
 namespace dflash::train {
 namespace {
@@ -106,6 +108,9 @@ RunReport::RunReport(const std::string& folder,
       figures_{settings.report.every.seconds, {}, {}, {}, false},
       line_{settings.report.line_every.seconds, {}, {}, {}, false},
       numeric_policy_(std::move(numeric_policy)) {
+    if (resumed_step > 0) {
+        read_decodings(folder + "/metrics.jsonl");
+    }
     if (resumed_step == 0) {
         time_left_.add(0, 0);
         last_step_ = Moment{};
@@ -258,6 +263,91 @@ void RunReport::evaluation(const Progress& progress, const EvalResult& result) {
     require_finite_evaluation(result.loss, progress, progress.step == 0);
 }
 
+/// What an earlier process of the run has written.
+void RunReport::read_decodings(const std::string& path) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+        if (line.find("\"acceptance\"") == std::string::npos) {
+            continue;
+        }
+        const io::Json json = io::Json::parse(line, path);
+        if (json.require_string("kind", path) != "acceptance") {
+            continue;
+        }
+        decoded_step_ = json.require_integer("step", path);
+        if (*decoded_step_ == 0) {
+            first_tau_ = json.require_number("tau", path);
+        }
+    }
+}
+
+void RunReport::acceptance(const Progress& progress, const AcceptanceResult& result) {
+    const double tau = result.drafter.tau();
+    const bool answers = result.answers.texts() > 0;
+    decoded_step_ = progress.step;
+    if (progress.step == 0) {
+        first_tau_ = tau;
+    }
+    metrics_.write(
+        io::Json::object({{"kind", io::Json::string("acceptance")},
+                          {"step", io::Json::integer(progress.step)},
+                          {"tau", io::Json::number(tau)},
+                          {"tau_at_start", first_tau_ ? io::Json::number(*first_tau_) : io::Json()},
+                          {"tokens_per_call", io::Json::number(result.drafter.tokens_per_call())},
+                          {"kept_by_slot", numbers(result.drafter.kept_by_slot())},
+                          {"right_by_slot", numbers(result.drafter.right_by_slot())},
+                          {"prompts", io::Json::integer(result.drafter.texts())},
+                          {"rounds", io::Json::integer(result.drafter.rounds())},
+                          {"lookup_tau", io::Json::number(result.lookup_tau)},
+                          {"forward_tau", io::Json::number(result.written.walked_tau())},
+                          {"forward_tau_on_answers",
+                           answers ? io::Json::number(result.answers.walked_tau()) : io::Json()},
+                          {"compared_rounds", io::Json::integer(result.agreement.rounds)},
+                          {"equal_rounds", io::Json::integer(result.agreement.equal)},
+                          {"equal_tokens", io::Json::integer(result.greedy.tokens)},
+                          {"ties", io::Json::integer(std::ssize(result.greedy.ties))},
+                          {"seconds", io::Json::number(progress.trained_s)},
+                          {"eval_seconds", io::Json::number(result.seconds)}}));
+    std::vector<io::Scalar> points{{"decode/tau", tau},
+                                   {"decode/tokens_per_call", result.drafter.tokens_per_call()},
+                                   {"decode/lookup_tau", result.lookup_tau},
+                                   {"decode/forward_tau", result.written.walked_tau()}};
+    const std::vector<double> kept = result.drafter.kept_by_slot();
+    for (std::size_t k = 0; k < kept.size(); ++k) {
+        points.push_back({fmt::format("decode/kept_slot_{}", k + 1), kept[k]});
+    }
+    tensorboard_.add(progress.step, wall_time_s(), points);
+    decodings_.emplace_back(progress.step, result);
+    speed_watch_.pause();
+    board_.decoded({.step = progress.step,
+                    .tau = tau,
+                    .first_tau = first_tau_,
+                    .lookup_tau = result.lookup_tau});
+    log_info(
+        "real decoding at step {}: tau {:.3f}{} (prompt look-up {:.3f}), {:.3f} tokens a pass of "
+        "the target; training's forward expects {:.3f} of these texts{}; {} tokens are those of "
+        "plain decoding, {} prompts in {}",
+        progress.step,
+        tau,
+        first_tau_ && progress.step > 0 ? fmt::format(", {:.3f} at step 0", *first_tau_) : "",
+        result.lookup_tau,
+        result.drafter.tokens_per_call(),
+        result.written.walked_tau(),
+        answers ? fmt::format(", {:.3f} of the data's answers", result.answers.walked_tau()) : "",
+        format_count(result.greedy.tokens),
+        result.drafter.texts(),
+        format_seconds(result.seconds));
+    constexpr std::size_t kEnding = 20;  // has no numbers: those of a kind end alike
+    for (const std::string& warning :
+         acceptance_warnings(tau,
+                             result.agreement,
+                             answers ? std::optional(result.answers.walked_tau()) : std::nullopt)) {
+        if (told_.insert(warning.substr(warning.size() - kEnding)).second) {
+            log_warning("real decoding at step {}: {}", progress.step, warning);
+        }
+    }
+}
+
 void RunReport::changed(std::int64_t step, const std::vector<std::string>& changes) {
     if (changes.empty()) {
         return;
@@ -329,6 +419,21 @@ void RunReport::summary(const Progress& progress, const std::string& folder) {
                  "bigram table",
                  percent_row(last.bigram_accuracy_by_slot),
                  last.bigram_acceptance_length);
+        log_info("");
+    }
+    if (!decodings_.empty()) {
+        std::string header;
+        for (std::size_t k = 1; k <= decodings_.back().second.drafter.kept_by_slot().size(); ++k) {
+            header += fmt::format("{:6}", k);
+        }
+        log_info("really decoded: slot kept in % {:>3}{}", "", header);
+        for (const auto& [step, result] : decodings_) {
+            log_info("{:>34}{}   tau {:.3f}",
+                     fmt::format("step {}", step),
+                     percent_row(result.drafter.kept_by_slot()),
+                     result.drafter.tau());
+        }
+        log_info("{:>34} tau {:.3f}", "prompt look-up", decodings_.back().second.lookup_tau);
         log_info("");
     }
     log_info("trained {} steps on {} tokens in {}",

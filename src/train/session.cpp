@@ -12,6 +12,7 @@
 #include <dflash/report/console.hpp>
 #include <dflash/tensor/bridge.hpp>
 #include <dflash/tensor/failure.hpp>
+#include <dflash/train/acceptance_evaluator.hpp>
 #include <dflash/train/fault_plan.hpp>
 #include <dflash/train/gpu_check.hpp>
 #include <dflash/train/kernel_start.hpp>
@@ -23,6 +24,7 @@
 #include <dflash/train/run_search.hpp>
 #include <dflash/train/session.hpp>
 #include <dflash/train/status_board.hpp>
+#include <dflash/train/stop_tokens.hpp>
 #include <dflash/train/torch_worker.hpp>
 #include <dflash/train/trainer.hpp>
 #include <dflash/train/version.hpp>
@@ -62,6 +64,7 @@ class Session : NonCopyable {
     void start_workers();
     void load_targets();
     void build_drafters();
+    void make_acceptance();
     void make_slots();
     void make_save_buffers();
     void at_once(const char* name, const std::function<void(DrafterRank&)>& task);
@@ -86,6 +89,7 @@ class Session : NonCopyable {
     std::vector<std::unique_ptr<DrafterRank>> ranks_;
     std::unique_ptr<comm::ProcessGroup> group_;
     std::unique_ptr<Evaluator> evaluator_;
+    std::unique_ptr<AcceptanceEvaluator> acceptance_;  // null: off
     std::unique_ptr<FeatureGate> gate_;
     OptimizerState save_buffers_;
     std::vector<std::unique_ptr<gpu::Worker>> workers_;
@@ -144,6 +148,7 @@ void Session::build(StatusBoard& board) {
         ranks_,
         settings_.eval);
     evaluator_->allocate(run_.draft.config.num_features(), run_.draft.config.hidden_size);
+    make_acceptance();
     gate_ = std::make_unique<FeatureGate>(
         targets_,
         ranks_,
@@ -203,7 +208,9 @@ void Session::start_workers() {
 void Session::load_targets() {
     const std::vector<std::int64_t>& taps = run_.draft.config.target_layer_ids;
     target::LoadOptions options;
-    options.num_layers = *std::max_element(taps.begin(), taps.end()) + 1;
+    // Real decoding needs all of it.
+    options.with_head = run_.plan.acceptance.has_value();
+    options.num_layers = options.with_head ? 0 : *std::max_element(taps.begin(), taps.end()) + 1;
     for (const int position : run_.plan.roles.targets) {
         gpu::Worker& worker = worker_at(position);
         options.device = tensor::torch_device(worker.device());
@@ -219,6 +226,19 @@ void Session::load_targets() {
             return loaded;
         });
         targets_.push_back(std::make_unique<TargetReplica>(worker, std::move(model), taps));
+    }
+}
+
+void Session::make_acceptance() {
+    if (run_.plan.acceptance) {
+        acceptance_ = std::make_unique<AcceptanceEvaluator>(
+            decoding_sites(workers_, targets_, run_.draft.config, kernels_),
+            run_.acceptance_prompts,
+            answer_stop_tokens(target::GenerationConfig::read(run_.location.folder, run_.target),
+                               *run_.tokenizer,
+                               *run_.format),
+            settings_.eval,
+            *ranks_.front());
     }
 }
 
@@ -313,6 +333,9 @@ void Session::warm_up() {
         drafter.warm_up(row, slots_[static_cast<std::size_t>(drafter.rank())]);
     });
     gate_->warm_up(row, slots_);
+    if (acceptance_) {
+        acceptance_->warm_up();
+    }
 }
 
 void Session::make_save_buffers() {
@@ -401,6 +424,7 @@ Progress Session::train(const std::string& folder, RunReport& report, StopSignal
                      .ranks = ranks_,
                      .slots = slots_,
                      .evaluator = *evaluator_,
+                     .acceptance = acceptance_.get(),
                      .gate = *gate_,
                      .checkpoints = checkpoints,
                      .writer = writer,

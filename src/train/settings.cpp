@@ -234,8 +234,42 @@ void EvalSettings::declare(SettingList& list) {
     list.add("eval.every", every, "time between evaluations", {.above = 0, .maths = false});
     list.add("eval.max_fraction",
              max_fraction,
-             "largest share of the time spent on evaluation",
+             "largest share of the time spent on evaluation, but for that at the start and the end",
              {.at_most = 1, .above = 0, .maths = false});
+    list.add("eval.acceptance_prompts",
+             acceptance_prompts,
+             "prompts that are really decoded; by rule 16 of the held-out rows in training (0: "
+             "off), 64 in dflash eval",
+             {.at_least = 0, .at_most = kMostRows, .maths = false});
+    list.add("eval.acceptance_tokens",
+             acceptance_tokens,
+             "longest answer that is decoded; by rule 128 in training, 256 in dflash eval",
+             {.at_least = 2, .at_most = kMostTokens, .unit = "tokens", .maths = false});
+    list.add("eval.batch",
+             batch,
+             "prompts that are decoded at a time on a device",
+             {.at_least = 1, .at_most = kMostHeads, .maths = false});
+    list.add("eval.temperature",
+             temperature,
+             "dflash eval: of target and drafter; 0: greedy, as in training",
+             {.at_least = 0, .at_most = 100, .maths = false});
+    list.add("eval.top_p",
+             top_p,
+             "dflash eval: share of the likeliest tokens that is drawn from",
+             {.at_most = 1, .above = 0, .maths = false});
+    list.add("eval.top_k",
+             top_k,
+             "dflash eval: number of tokens that is drawn from, 0: all",
+             {.at_least = 0, .at_most = kMostTokens, .maths = false});
+    list.add("eval.block_size",
+             block_size,
+             "dflash eval: slots of a block, at most the drafter's own, which it is by rule",
+             {.at_least = 2, .at_most = 32, .maths = false});
+    list.add("eval.thinking",
+             thinking,
+             "dflash eval: whether prompts ask for reasoning; by rule as the row or the model has "
+             "it",
+             {.maths = false});
 }
 
 void GateSettings::declare(SettingList& list) {

@@ -178,6 +178,11 @@ void StatusBoard::held_out(const report::HeldOutStatus& result) {
     status_.held_out = result;
 }
 
+void StatusBoard::decoded(const report::DecodedStatus& result) {
+    const std::lock_guard lock(mutex_);
+    status_.decoded = result;
+}
+
 void StatusBoard::saved(std::int64_t step) {
     const std::lock_guard lock(mutex_);
     status_.saved = {.step = step, .at_s = wall_time_s()};

@@ -26,12 +26,14 @@ Trainer::Trainer(TrainerParts parts, Progress progress)
         evaluated_step_ = progress.step;
         last_acceptance_ = *acceptance;
     }
+    decoded_step_ = parts_.report.decoded_step();
 }
 
 Progress Trainer::run() {
     const auto training = parts_.report.board().enter(report::RunState::Training);
     if (progress_.step == 0) {
         evaluate();
+        decode_prompts(/*whatever_it_costs=*/true);
     }
     started_at_ = std::chrono::steady_clock::now();  // --hours are hours of training
     progress_.trained_s = trained_before_s_;
@@ -58,6 +60,7 @@ Progress Trainer::run() {
     stop_pipeline();
     if (!parts_.signals.stop_requested()) {
         evaluate();
+        decode_prompts(/*whatever_it_costs=*/true);
     }
     save_last();
     return progress_;
@@ -163,6 +166,27 @@ void Trainer::evaluate() {
     evaluated_step_ = progress_.step;
     last_acceptance_ = result->acceptance_length;
     parts_.report.evaluation(progress_, *result);
+    decode_prompts(/*whatever_it_costs=*/false);
+}
+
+void Trainer::decode_prompts(bool whatever_it_costs) {
+    if (parts_.acceptance == nullptr || decoded_step_ == progress_.step ||
+        (!whatever_it_costs &&
+         !parts_.acceptance->affordable(progress_.trained_s, parts_.evaluator.spent_s()))) {
+        return;
+    }
+    report_steps(0);
+    const Activity::Scope activity(
+        parts_.loop, "decode prompts at step", progress_.step, Activity::Kind::Waits);
+    const auto evaluating = parts_.report.board().enter(report::RunState::Evaluating);
+    const std::optional<AcceptanceResult> result = parts_.acceptance->run(parts_.signals);
+    progress_.trained_s = trained_before_s_ + elapsed_s();
+    if (!result) {
+        log_info("real decoding at step {} is left out: a stop was asked for", progress_.step);
+        return;
+    }
+    decoded_step_ = progress_.step;
+    parts_.report.acceptance(progress_, *result);
 }
 
 bool Trainer::save_due() {

@@ -28,6 +28,7 @@ TEST_SUITE("report.status") {
         status.failure = {ErrorKind::Storage,
                           {.what = "w", .where = "x", .cause = "y", .hint = "z"}};
         status.exit_code = 6;
+        status.decoded = {.step = 1000, .tau = 2.25, .first_tau = 1.5, .lookup_tau = 1.125};
         const RunStatus read = through_text(status);
         CHECK(read.state == RunState::Failed);
         CHECK(read.doing == status.doing);
@@ -42,6 +43,7 @@ TEST_SUITE("report.status") {
         CHECK(read.every_s == status.every_s);
         CHECK(read.step == status.step);
         CHECK(read.held_out == status.held_out);
+        CHECK(read.decoded == status.decoded);
         CHECK(read.saved == status.saved);
         CHECK(read.devices == status.devices);
         CHECK(read.process_cpu == status.process_cpu);

@@ -20,9 +20,9 @@ AcceptanceRequest request_for(const std::string& data) {
     request.settings.run.target = "test/golden/targets/T1";
     request.settings.run.data = data;
     request.settings.run.gpus = "cpu:1";
-    request.options.prompts = 6;
-    request.options.max_new_tokens = 24;
-    request.options.batch = 4;
+    request.settings.eval.acceptance_prompts = 6;
+    request.settings.eval.acceptance_tokens = 24;
+    request.settings.eval.batch = 4;
     return request;
 }
 
@@ -66,8 +66,8 @@ TEST_SUITE("train.acceptance_run") {
         CHECK(report.greedy->ties.empty());
         CHECK(report.greedy->tokens == report.plain.round_tokens + 6);
         REQUIRE(report.written);
-        CHECK(report.compared_rounds > 0);
-        CHECK(report.equal_rounds == report.compared_rounds);
+        CHECK(report.agreement.rounds > 0);
+        CHECK(report.agreement.equal == report.agreement.rounds);
         REQUIRE(report.answers);
         CHECK(report.answers->right_by_slot.size() == 7);
         CHECK(has_line(report, "prompt look-up"));
@@ -78,10 +78,41 @@ TEST_SUITE("train.acceptance_run") {
         CHECK(json.find("equal_to_plain")->require_integer("ties", "json") == 0);
     }
 
+    TEST_CASE("gives the same on any number of devices, and shows texts round by round") {
+        AcceptanceRequest request = request_for(kRows);
+        request.settings.eval.batch = 2;
+        request.show = 2;
+        const AcceptanceReport one = judge_acceptance(request);
+        request.settings.run.gpus = "cpu:3";
+        const AcceptanceReport three = judge_acceptance(request);
+        CHECK(one.devices.size() == 1);
+        CHECK(three.devices.size() == 3);
+        CHECK(three.drafter.acceptance == one.drafter.acceptance);
+        CHECK(three.lookup.acceptance == one.lookup.acceptance);
+        CHECK(three.plain.acceptance == one.plain.acceptance);
+        CHECK(three.agreement == one.agreement);
+        CHECK(three.greedy->tokens == one.greedy->tokens);
+        CHECK(three.written->right_by_slot == one.written->right_by_slot);
+
+        REQUIRE(one.shown.size() == 2);
+        for (const ShownText& text : one.shown) {
+            std::string drafted = text.first;
+            for (const ShownText::Piece& round : text.rounds) {
+                drafted += round.kept + round.own;
+            }
+            // The last round may have kept more than the text needed.
+            CAPTURE(drafted);
+            CHECK(drafted.starts_with(text.plain));
+            CHECK(text.plain_passes >= std::ssize(text.rounds));
+        }
+        CHECK(has_line(one, "plain     a token a pass, 23 passes:"));
+        CHECK(one.to_json().find("shown")->items().size() == 2);
+    }
+
     TEST_CASE("samples at a temperature, the same with the same seed") {
         AcceptanceRequest request = request_for(kRows);
-        request.options.temperature = 0.8;
-        request.options.top_p = 0.9;
+        request.settings.eval.temperature = 0.8;
+        request.settings.eval.top_p = 0.9;
         const AcceptanceReport first = judge_acceptance(request);
         CHECK_FALSE(first.greedy);
         CHECK_FALSE(first.written);
@@ -158,8 +189,8 @@ TEST_SUITE("train.acceptance_run") {
             CAPTURE(text);
             CHECK(text.find(part) != std::string::npos);
         };
-        contains(error_with([](AcceptanceRequest& r) { r.options.block_size = 9; }),
-                 "--block-size: got 9, expected 2 to 8, for which the drafter was trained");
+        contains(error_with([](AcceptanceRequest& r) { r.settings.eval.block_size = 9; }),
+                 "eval.block_size: got 9, expected 2 to 8, for which the drafter was trained");
         // A drafter of another target, whatever it differs in.
         const TemporaryFolder folder;
         for (const auto& [from, to, part] : std::vector<std::array<const char*, 3>>{
@@ -183,18 +214,19 @@ TEST_SUITE("train.acceptance_run") {
                      r.draft = folder.path("run");
                  }),
                  "latest/draft");
-        contains(error_with([](AcceptanceRequest& r) { r.options.max_new_tokens = 1 << 20; }),
-                 "expected less than the context");
+        contains(
+            error_with([](AcceptanceRequest& r) { r.settings.eval.acceptance_tokens = 1 << 20; }),
+            "expected less than the context");
         contains(error_with([](AcceptanceRequest& r) { r.settings.run.data = ""; }), "no prompts");
     }
 
     TEST_CASE("a smaller block than trained for gives no more than that") {
         AcceptanceRequest request = request_for(kRows);
-        request.options.block_size = 3;
+        request.settings.eval.block_size = 3;
         const AcceptanceReport report = judge_acceptance(request);
         CHECK(report.config.block_size == 3);
         CHECK(report.drafter.acceptance.kept_by_slot().size() == 2);
-        CHECK(report.equal_rounds == report.compared_rounds);
+        CHECK(report.agreement.equal == report.agreement.rounds);
     }
 }
 

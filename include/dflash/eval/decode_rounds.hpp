@@ -17,6 +17,9 @@
 
 namespace dflash::eval {
 
+/// Tokens of prompts that are read in one pass, unless one alone is longer.
+inline constexpr std::int64_t kMostPromptTokens = 4096;
+
 struct DecodeTask {
     std::int64_t id = 0;  ///< names the sequence in uniform numbers: tasks of one id and prompt get
                           ///< the same text whatever they are decoded with
@@ -31,6 +34,8 @@ struct DecodeOptions {
     /// Called after each round and when a prompt has been read: texts that are done, tokens emitted
     /// by all.
     std::function<void(std::int64_t, std::int64_t)> on_progress{};
+    /// Asked before each round: gives up, and the texts are worth nothing.
+    std::function<bool()> stop{};
 };
 
 struct Round {
@@ -60,6 +65,7 @@ struct DecodeRun {
     std::vector<DecodedText> texts;  ///< in the order of the tasks
     double prompts_s = 0;            ///< time for reading prompts, first tokens included
     double rounds_s = 0;             ///< time for all the rest
+    bool complete = true;            ///< not given up
 
     /// Tokens that rounds emitted: those behind each text's first.
     std::int64_t round_tokens() const;

@@ -29,7 +29,7 @@ struct GreedyComparison {
     std::int64_t tokens = 0;  ///< found equal
     std::vector<GreedyTie> ties;
     /// Largest difference between the two runs' logits of tokens that both chose: how much rounding
-    /// there really was.
+    /// there really was. 0 where the plain texts have no leads.
     double largest_rounding = 0;
 };
 
@@ -38,12 +38,18 @@ struct GreedyComparison {
 /// and fp64.
 double tie_distance(at::ScalarType compute_dtype, double logit);
 
-/// Compares texts of the same tasks up to the first tie of each. Throws Error{Internal} at the
-/// first difference that is none, with the row (`name_of` its id), the position, both tokens and
-/// both logits.
+/// The distance of the logits of two tokens behind the first `position` tokens of text `index`.
+using LogitDistance =
+    std::function<double(std::size_t index, std::size_t position, TokenId plain, TokenId drafted)>;
+
+/// Compares texts of the same tasks up to the first tie of each. Plain texts may come without
+/// leads. Where the leads that are there do not name both tokens, `distance_of` is asked, if it is
+/// given. Throws Error{Internal} at the first difference that is no tie, with the row (`name_of`
+/// its id), the position, both tokens and both logits.
 GreedyComparison compare_greedy(std::span<const DecodedText> plain,
                                 std::span<const DecodedText> drafted,
                                 at::ScalarType compute_dtype,
-                                const std::function<std::string(std::int64_t)>& name_of);
+                                const std::function<std::string(std::int64_t)>& name_of,
+                                const LogitDistance& distance_of = {});
 
 }  // namespace dflash::eval

@@ -20,15 +20,16 @@ struct TeacherForcedText {
     std::vector<std::int32_t> leading;  ///< right slots before the first wrong one, by anchor
 };
 
-/// Sums over texts.
-class TeacherForced {
+/// Sums over texts; addition is exact, so their order does not matter.
+class TeacherForcedSums {
   public:
-    /// The target is used through capture(), the drafter through evaluate(): the paths of training.
-    /// Both must outlive this.
-    TeacherForced(target::TargetModel& target, model::Drafter& drafter);
+    explicit TeacherForcedSums(std::int64_t block_size)
+        : right_(static_cast<std::size_t>(block_size)),
+          counted_(static_cast<std::size_t>(block_size)) {}
 
-    /// Judges the answer tokens[begin ...]. Waits for the device.
-    const TeacherForcedText& add(std::span<const TokenId> tokens, std::int64_t begin);
+    TeacherForcedSums& operator+=(const TeacherForcedSums& other);
+
+    std::int64_t texts() const { return texts_; }
 
     std::int64_t anchors() const { return anchors_; }
 
@@ -41,15 +42,36 @@ class TeacherForced {
     /// 0 without rounds.
     double walked_tau() const;
 
+    bool operator==(const TeacherForcedSums&) const = default;
+
   private:
-    target::TargetModel& target_;
-    model::Drafter& drafter_;
-    TeacherForcedText last_;
+    friend class TeacherForced;
+    void walk(const std::vector<std::int32_t>& leading);
+
+    std::int64_t texts_ = 0;
     std::int64_t anchors_ = 0;
     std::int64_t rounds_ = 0;
     std::int64_t accepted_ = 0;
     std::vector<std::int64_t> right_;    // [B] by slot
     std::vector<std::int64_t> counted_;  // [B]
+};
+
+class TeacherForced {
+  public:
+    /// The target is used through capture(), the drafter through evaluate(): the paths of training.
+    /// Both must outlive this.
+    TeacherForced(target::TargetModel& target, model::Drafter& drafter);
+
+    /// Judges the answer tokens[begin ...]. Waits for the device.
+    const TeacherForcedText& add(std::span<const TokenId> tokens, std::int64_t begin);
+
+    const TeacherForcedSums& sums() const { return sums_; }
+
+  private:
+    target::TargetModel& target_;
+    model::Drafter& drafter_;
+    TeacherForcedText last_;
+    TeacherForcedSums sums_;
 };
 
 /// Of the rounds in which a text was really decoded, those that kept as many drafts as the packed
@@ -59,6 +81,14 @@ struct RoundAgreement {
     std::int64_t equal = 0;
 
     void add(const TeacherForcedText& judged, const DecodedText& decoded);
+
+    RoundAgreement& operator+=(const RoundAgreement& other) {
+        rounds += other.rounds;
+        equal += other.equal;
+        return *this;
+    }
+
+    bool operator==(const RoundAgreement&) const = default;
 };
 
 }  // namespace dflash::eval

@@ -81,6 +81,16 @@ struct HeldOutStatus {
     bool operator==(const HeldOutStatus&) const = default;
 };
 
+/// Real decoding of held-out prompts.
+struct DecodedStatus {
+    std::int64_t step = 0;
+    double tau = 0;
+    std::optional<double> first_tau{};  ///< at step 0
+    double lookup_tau = 0;              ///< of prompt look-up
+
+    bool operator==(const DecodedStatus&) const = default;
+};
+
 struct SavedStatus {
     std::int64_t step = 0;
     double at_s = 0;  ///< in seconds since 1970
@@ -108,6 +118,7 @@ struct RunStatus {
 
     std::optional<StepStatus> step;
     std::optional<HeldOutStatus> held_out;
+    std::optional<DecodedStatus> decoded;
     std::optional<SavedStatus> saved;
     std::vector<DeviceStatus> devices;
     double process_cpu = 0;  ///< processor time of the process per second, in processors

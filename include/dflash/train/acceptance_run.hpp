@@ -5,6 +5,7 @@
 
 #include <dflash/eval/acceptance.hpp>
 #include <dflash/eval/greedy_check.hpp>
+#include <dflash/eval/teacher_forced.hpp>
 #include <dflash/io/json.hpp>
 #include <dflash/model/config.hpp>
 #include <dflash/train/eval_prompts.hpp>
@@ -19,22 +20,11 @@
 
 namespace dflash::train {
 
-struct AcceptanceOptions {
-    std::int64_t prompts = 64;  ///< at most; drawn by the seed where the files have more
-    std::int64_t max_new_tokens = 256;
-    double temperature = 0;  ///< of target and drafter; 0: greedy
-    double top_p = 1;
-    std::int64_t top_k = 0;                  ///< 0: off
-    std::optional<std::int64_t> block_size;  ///< at most the drafter's, which is the default
-    std::int64_t batch = 8;                  ///< prompts at a time
-    std::optional<bool> thinking;            ///< of rows that do not say themselves
-};
-
 struct AcceptanceRequest {
-    Settings settings;
-    AcceptanceOptions options;
+    Settings settings;  ///< run.target, run.data, run.gpus, run.seed, eval, data, cache, watchdog
     std::string draft;  ///< folder of the drafter, or ORG/NAME in the Hugging Face cache
-    /// Gets lines about what is being done.
+    int show = 0;       ///< texts that the report holds
+    /// Gets lines about what is being done, from any thread, one at a time.
     std::function<void(const std::string&)> on_progress{};
 };
 
@@ -42,8 +32,9 @@ struct AcceptanceRequest {
 struct DecodingResult {
     eval::Acceptance acceptance;
     std::int64_t round_tokens = 0;  ///< without the first of each text
-    double rounds_s = 0;
+    double rounds_s = 0;            ///< of all devices together
 
+    /// Of one device.
     double tokens_per_s() const {
         return rounds_s > 0 ? static_cast<double>(round_tokens) / rounds_s : 0;
     }
@@ -64,13 +55,32 @@ struct TeacherForcedResult {
     double walked_tau = 0;
 };
 
+/// A prompt decoded both ways. Texts of tokens; a piece that ends within a character shows it as
+/// U+FFFD.
+struct ShownText {
+    /// Of a round: drafts that were kept, those that were refused, and the target's own token.
+    struct Piece {
+        std::string kept;
+        std::string refused;
+        std::string own;
+        std::int64_t num_kept = 0;
+    };
+
+    std::string place;
+    std::string prompt;
+    std::string plain;
+    std::int64_t plain_passes = 0;
+    std::string first;  ///< the token that the prompt's own pass gives
+    std::vector<Piece> rounds;
+};
+
 struct AcceptanceReport {
     std::string target;
     std::string draft;
     model::DraftConfig config;  ///< with the block size that was used
-    AcceptanceOptions options;
+    EvalSettings eval;          ///< with the numbers that were used
     std::int64_t seed = 0;
-    std::string device;
+    std::vector<std::string> devices;  ///< "cuda:0: NVIDIA H200"
     std::int64_t num_prompts = 0;
     std::int64_t num_rows = 0;
     std::map<std::string, SkippedRows> left_out;
@@ -82,9 +92,10 @@ struct AcceptanceReport {
     std::optional<eval::GreedyComparison> greedy;  ///< at temperature 0
     /// On the texts that were just written; at temperature 0.
     std::optional<TeacherForcedResult> written;
-    std::int64_t compared_rounds = 0;  ///< of those texts ...
-    std::int64_t equal_rounds = 0;     ///< ... that kept what the forward of training has right
+    /// Rounds of those texts, and those that kept what the forward of training has right.
+    eval::RoundAgreement agreement;
     std::optional<TeacherForcedResult> answers;  ///< on the rows' own answers
+    std::vector<ShownText> shown;
     std::vector<std::string> warnings;
 
     io::Json to_json() const;
@@ -93,19 +104,11 @@ struct AcceptanceReport {
     std::vector<std::string> to_lines() const;
 };
 
-/// Real decoding and the forward of training see the same features, so they may differ by the
-/// rounding of near ties only: in fewer rounds than this share.
-inline constexpr double kRoundsByRounding = 0.05;
-
-/// On the data's own answers the expected acceptance is that of a target which would have written
-/// them. A target that writes otherwise is easier or harder to draft for; below this share of the
-/// expectation it is more than that.
-inline constexpr double kLeastOfAnswers = 0.7;
-
-/// Decodes on the first of settings.run.gpus, on cpu:N with N threads. Throws Error: Config for a
-/// drafter that does not belong to the target, a block size above the drafter's, a context without
-/// room for an answer; Data if no row can be answered; Internal if greedy text is not that of plain
-/// decoding.
+/// Decodes on all of settings.run.gpus: prompts are dealt to them in groups of eval.batch, so the
+/// result does not depend on their number. Plain decoding is the target's generator. Ends the
+/// process when nothing moves for watchdog.after. Throws Error: Config for a drafter that does not
+/// belong to the target, a block size above the drafter's, a context without room for an answer;
+/// Data if no row can be answered; Internal if greedy text is not that of plain decoding.
 AcceptanceReport judge_acceptance(const AcceptanceRequest& request);
 
 }  // namespace dflash::train

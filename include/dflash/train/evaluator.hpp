@@ -68,6 +68,9 @@ class Evaluator {
     /// may take minutes.
     std::optional<EvalResult> run(const Progress& progress, const StopSignals& signals);
 
+    /// Seconds that evaluations took since this start.
+    double spent_s() const { return spent_s_; }
+
     bool empty() const { return rows_.rows.empty(); }
 
   private:

@@ -30,6 +30,13 @@ class KernelStart : NonCopyable {
                 const CacheSettings& settings,
                 FirstError& first_error);
 
+    /// For a target and a drafter on every device.
+    KernelStart(const std::vector<gpu::Device>& devices,
+                const target::TargetConfig& target,
+                const model::DraftConfig& draft,
+                const CacheSettings& settings,
+                FirstError& first_error);
+
     /// Compiles what is missing and loads everything, on all workers at the same time; logs where
     /// every kernel came from. Throws KernelError (exit 4) with the compiler's log.
     void prepare(const std::vector<std::unique_ptr<gpu::Worker>>& workers);
@@ -53,6 +60,7 @@ class KernelStart : NonCopyable {
                 std::vector<kernels::Participant> participants,
                 const CacheSettings& settings,
                 FirstError& first_error);
+    void require_drafter(const model::DraftConfig& draft);
     void require_target(const target::TargetConfig& target);
     kernels::FindKernel find_kernel_on(const gpu::Device& device) const;
 

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,15 @@ struct RowCost {
     double draft_flops = 0;
 };
 
+/// Real decoding at evaluations: what it needs on every device that shares memory with a target.
+struct AcceptanceNeed {
+    std::int64_t prompts = 0;
+    std::int64_t answer_tokens = 0;  ///< at most
+    std::int64_t slots = 0;          ///< prompts at a time on a device
+    std::int64_t capacity = 0;       ///< tokens of the longest prompt with its answer
+    std::int64_t pass_tokens = 0;    ///< of the largest pass over prompts
+};
+
 struct DevicePlan {
     gpu::Device device;
     bool has_target = false;
@@ -40,8 +50,11 @@ struct DevicePlan {
         0;  ///< weights, gradients, master weights, moments, frozen embedding and head
     Bytes activations = 0;
     Bytes feature_slots = 0;
+    Bytes acceptance = 0;  ///< real decoding: the target's other layers, a drafter, caches
 
-    Bytes needed() const { return target_weights + draft_state + activations + feature_slots; }
+    Bytes needed() const {
+        return target_weights + draft_state + activations + feature_slots + acceptance;
+    }
 };
 
 struct RunPlan {
@@ -59,6 +72,8 @@ struct RunPlan {
     Bytes disk_needed = 0;
     Bytes save_buffers = 0;  ///< host memory from which checkpoints are written
     std::vector<DevicePlan> devices;
+    std::optional<AcceptanceNeed> acceptance;  ///< nothing: no real decoding ...
+    std::string acceptance_off;                ///< ... and why, where nobody asked for that
 
     /// The lines that are printed before a run and by `dflash plan`.
     std::vector<std::string> to_lines() const;
@@ -73,6 +88,8 @@ struct PlanInput {
     std::vector<gpu::Device> devices;
     /// Free memory of a device; injected so that tests can plan machines that are not there.
     std::function<gpu::DeviceMemory(const gpu::Device&)> memory;
+    std::optional<AcceptanceNeed> acceptance{};
+    std::string acceptance_off{};
 };
 
 /// Roles by the override (run.split, run.target_gpus, run.draft_gpus) or by cost: the split T + D
@@ -89,7 +106,7 @@ RowCost row_cost(const target::TargetConfig& target,
                  double anchors_per_row);
 
 /// Makes the plan. Throws Error{Config} with the bytes needed and there if a device cannot hold its
-/// role.
+/// role. Real decoding for which there is no room is left out, with the reason.
 RunPlan make_plan(const PlanInput& input);
 
 /// Throws Error{Storage} if `folder`'s file system has less than plan.disk_needed; what a run that

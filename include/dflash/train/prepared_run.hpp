@@ -15,6 +15,7 @@
 #include <dflash/train/checkpoint.hpp>
 #include <dflash/train/draft_choice.hpp>
 #include <dflash/train/epoch_sizes.hpp>
+#include <dflash/train/eval_prompts.hpp>
 #include <dflash/train/evaluator.hpp>
 #include <dflash/train/plan.hpp>
 #include <dflash/train/settings.hpp>
@@ -48,7 +49,8 @@ struct PreparedRun {
     std::string growth;               ///< for people: how the data grew; empty: it did not
     std::vector<SampleId> train_ids;  ///< rising; an epoch has the first ones of them
     std::vector<SampleId>
-        held_out_ids;  ///< of the rows that the run began with, whatever came since
+        held_out_ids;                ///< of the rows that the run began with, whatever came since
+    EvalPrompts acceptance_prompts;  ///< of held-out samples, to be really decoded; may be empty
     data::Mixture mixture;
     EpochSizes epoch_ids{1};     ///< of how many of the train_ids an epoch is drawn
     EpochSizes epoch_sizes{1};   ///< and how many samples it has

@@ -6,6 +6,7 @@
 #include <dflash/pipeline/pipeline.hpp>
 #include <dflash/report/metrics_log.hpp>
 #include <dflash/report/tensorboard.hpp>
+#include <dflash/train/acceptance_evaluator.hpp>
 #include <dflash/train/checkpoint_writer.hpp>
 #include <dflash/train/evaluator.hpp>
 #include <dflash/train/numeric_policy.hpp>
@@ -19,6 +20,7 @@
 
 #include <chrono>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +64,12 @@ class RunReport {
     /// One evaluation. Throws Error{Numeric} if its loss is not finite.
     void evaluation(const Progress& progress, const EvalResult& result);
 
+    /// Real decoding of held-out prompts. Warns once where it disagrees with training's forward.
+    void acceptance(const Progress& progress, const AcceptanceResult& result);
+
+    /// The last step whose drafter decoded; in this run, whatever process it was.
+    std::optional<std::int64_t> decoded_step() const { return decoded_step_; }
+
     /// What is otherwise from `step` on than before it: a line of kind "resume" in metrics.jsonl,
     /// none if nothing is.
     void changed(std::int64_t step, const std::vector<std::string>& changes);
@@ -80,6 +88,8 @@ class RunReport {
 
   private:
     using Clock = std::chrono::steady_clock;
+
+    void read_decodings(const std::string& path);
 
     /// Speeds over intervals of `every_s`; until the first one has passed, over what there is of
     /// it.
@@ -100,6 +110,10 @@ class RunReport {
     RunHooks* hooks_ = nullptr;
     std::vector<std::pair<double, double>> loss_curve_;  // (step, loss)
     std::vector<std::pair<std::int64_t, EvalResult>> evaluations_;
+    std::vector<std::pair<std::int64_t, AcceptanceResult>> decodings_;
+    std::optional<std::int64_t> decoded_step_;
+    std::optional<double> first_tau_;  // at step 0
+    std::set<std::string> told_;       // endings of warnings about decoding
     StatusBoard& board_;
     std::optional<Moment> last_step_;
     Interval figures_;

@@ -85,6 +85,15 @@ struct EvalSettings {
     double fraction = 0.005;
     Duration every{1800};
     double max_fraction = 0.03;  ///< of the time
+    // Real decoding, in training (greedily, with the drafter's own blocks) and by `dflash eval`.
+    std::optional<std::int64_t> acceptance_prompts;
+    std::optional<std::int64_t> acceptance_tokens;
+    std::int64_t batch = 8;
+    double temperature = 0;
+    double top_p = 1;
+    std::int64_t top_k = 0;
+    std::optional<std::int64_t> block_size;
+    std::optional<bool> thinking;
     void declare(SettingList& list);
 };
 

@@ -80,6 +80,7 @@ class StatusBoard : NonCopyable {
     /// A step was finished; the time is filled in here.
     void step(report::StepStatus step);
     void held_out(const report::HeldOutStatus& result);
+    void decoded(const report::DecodedStatus& result);
     void saved(std::int64_t step);
 
     /// The end of the run: the block goes, the last status.json is written. A failure that is

@@ -5,6 +5,7 @@
 
 #include <dflash/core/activity.hpp>
 #include <dflash/pipeline/pipeline.hpp>
+#include <dflash/train/acceptance_evaluator.hpp>
 #include <dflash/train/checkpoint.hpp>
 #include <dflash/train/checkpoint_writer.hpp>
 #include <dflash/train/evaluator.hpp>
@@ -30,6 +31,7 @@ struct TrainerParts {
     std::vector<std::unique_ptr<DrafterRank>>& ranks;
     std::vector<FeatureSlot>& slots;
     Evaluator& evaluator;
+    AcceptanceEvaluator* acceptance;  ///< null: no real decoding
     FeatureGate& gate;
     CheckpointStore& checkpoints;
     CheckpointWriter& writer;
@@ -70,6 +72,7 @@ class Trainer {
     void finish_step();
     void report_steps(std::size_t leave_in_flight);
     void evaluate();
+    void decode_prompts(bool whatever_it_costs);
     void save();
     void save_last();
     bool save_due();
@@ -86,6 +89,7 @@ class Trainer {
     StatusBoard::Activity being_written_;  // the save that the writer is at
     bool save_waits_ = false;              // one that is due waits for the one before it
     std::optional<std::int64_t> evaluated_step_;
+    std::optional<std::int64_t> decoded_step_;
     double last_acceptance_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <dflash/core/text.hpp>
 #include <dflash/data/sample_view.hpp>
 #include <dflash/report/console.hpp>
+#include <dflash/train/run_answers.hpp>
 #include <dflash/train/run_data.hpp>
 
 #include <CLI/CLI.hpp>
@@ -140,6 +141,24 @@ int data_command(const Arguments& arguments, const std::string& command_line) {
         print_lines(judged, judging.num_threads);
     }
     const std::optional<Error> problem = dataset.problem();
+    const data::DataReport& report = dataset.report();
+    if (train::RunAnswers::are_wanted(request.settings, report)) {
+        const std::int64_t prompts =
+            report.num_refused("prompt_only") + report.num_refused("empty_answer");
+        if (!json) {
+            fmt::print(
+                "\nanswers   the target answers {} in a run (data.responses = {}); dflash plan "
+                "says how long that takes\n",
+                request.settings.data.responses == "regenerate"
+                    ? std::string("all rows")
+                    : format_count(prompts) + " of these rows",
+                quote(request.settings.data.responses));
+        }
+        if (prompts > 0 && static_cast<double>(report.num_bad() - prompts) <=
+                               report.max_bad_fraction * static_cast<double>(report.lines)) {
+            return 0;
+        }
+    }
     if (problem && !json) {
         fmt::print("\nA run would refuse this data: {}\n", escape_controls(problem->parts().what));
     }

@@ -21,7 +21,7 @@ std::string code(std::string text) {
 // The answer in one sentence, before any figure.
 std::string verdict(const DataReport& report) {
     const std::int64_t refused = report.num_refused();
-    if (report.usable == 0) {
+    if (report.usable == 0 && report.pending == 0) {
         return fmt::format("No. None of {} can be used.", counted(report.lines, "row"));
     }
     if (refused > 0) {
@@ -79,6 +79,13 @@ std::vector<Figure> figures_of(const DataReport& report) {
          fmt::format("{:.1f} %",
                      percent(report.covered, static_cast<double>(report.trainable_tokens)))},
     };
+    if (report.answered + report.pending > 0) {
+        figures.push_back({"answered by the target", format_count(report.answered)});
+        figures.push_back({"still to be answered", format_count(report.pending)});
+    }
+    for (const auto& [reason, count] : report.dropped_answers) {
+        figures.push_back({"answers dropped: " + reason, format_count(count)});
+    }
     if (report.cut.rows > 0 || report.dropped_trainable > 0) {
         figures.push_back(
             {"trained tokens lost behind data.max_length",
@@ -247,6 +254,11 @@ io::Json json_of_maps(const DataReport& report, io::Json json) {
                    io::Json::object({{"rows", io::Json::integer(count.rows)},
                                      {"usable", io::Json::integer(count.usable)}}));
     }
+    io::Json dropped = io::Json::object();
+    for (const auto& [reason, count] : report.dropped_answers) {
+        dropped.set(reason, io::Json::integer(count));
+    }
+    json.set("dropped_answers", std::move(dropped));
     io::Json refused = io::Json::object();
     for (const auto& [kind, group] : report.refused) {
         refused.set(kind, json_of(group));
@@ -371,6 +383,8 @@ io::Json DataReport::to_json() const {
          {"usable", count(usable)},
          {"refused_rows", count(num_refused())},
          {"without_response", count(num_refused("prompt_only"))},
+         {"answered", count(answered)},
+         {"pending", count(pending)},
          {"tokens", count(tokens)},
          {"trained_tokens", count(trainable_tokens)},
          {"anchors", count(anchors)},

@@ -62,7 +62,8 @@ void Warnings::about_refused() {
         add("no_response",
             share_of_rows(prompts) +
                 " end with a question: there is no answer to train on, and they are left out",
-            "Let the target answer them first, and train on its answers");
+            "The target answers them in training with data.responses = \"missing\", or beforehand "
+            "with dflash generate");
     }
     if (share(refused, report_.lines) > report_.max_bad_fraction) {
         add("too_many_refused",

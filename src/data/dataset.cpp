@@ -22,6 +22,7 @@ struct Dataset::Impl {
     std::vector<SampleId> usable;
     std::vector<std::int32_t> lengths;
     DataState state;
+    std::shared_ptr<const RowAnswers> answers;
 };
 
 namespace {
@@ -50,7 +51,7 @@ Error bad_rows(const DataReport& report, std::string what, std::string hint) {
 // In the order of what helps most: nothing at all, too much of it bad, nothing to learn.
 std::optional<Error> problem_of(const DataReport& report) {
     const std::int64_t num_refused = report.num_refused();
-    if (report.usable == 0) {
+    if (report.usable == 0 && report.pending == 0) {
         // The rows are well-formed then, but say that nothing of them is to be trained.
         const bool only_masked =
             report.num_refused("nothing_trained") + report.num_refused("cut_before_answer") ==
@@ -80,7 +81,7 @@ std::optional<Error> problem_of(const DataReport& report) {
                                     counts_by_kind(report)),
                         "Repair the rows, or raise data.max_bad_fraction to train without them");
     }
-    if (report.anchors == 0) {
+    if (report.anchors == 0 && report.pending == 0) {
         std::vector<std::string> paths;
         for (const FileCount& file : report.files) {
             paths.push_back(file.path);
@@ -139,7 +140,8 @@ Dataset Dataset::open(const std::vector<DataFile>& files,
              .report = {},
              .usable = {},
              .lengths = {},
-             .state = {}});
+             .state = {},
+             .answers = options.answers});
     Judgement judgement = judge_rows(impl->files, impl->encoder, options);
     impl->report = std::move(judgement.report);
     impl->report.chat_format = format_name;
@@ -188,7 +190,25 @@ Sample Dataset::encode(SampleId id) const {
     DFLASH_CHECK(std::binary_search(impl_->usable.begin(), impl_->usable.end(), id),
                  "sample {} is not usable",
                  id);
-    EncodedLine line = impl_->encoder.encode(impl_->files.text(id), impl_->files.ends_file(id));
+    Sample sample;
+    sample.ref.id = id;
+    RowAnswers::Found answer;
+    if (impl_->answers) {
+        answer = impl_->answers->find(id);
+    }
+    const bool own = answer.state == RowAnswers::State::Own;
+    if (!own && answer.state != RowAnswers::State::Answered) {
+        sample.dropped =
+            answer.state == RowAnswers::State::Dropped ? std::move(answer.text) : kPendingAnswer;
+        return sample;
+    }
+    EncodedLine line =
+        own ? impl_->encoder.encode(impl_->files.text(id), impl_->files.ends_file(id))
+            : impl_->encoder.encode(answer.text, /*ends_file=*/false);
+    if (line.fault && !own) {
+        sample.dropped = std::move(line.fault->kind);
+        return sample;
+    }
     if (line.fault) {
         throw Error(ErrorKind::Data,
                     {.what = "a row that was usable when the run began is now refused",
@@ -196,8 +216,6 @@ Sample Dataset::encode(SampleId id) const {
                      .cause = std::move(line.fault->message),
                      .hint = "Do not change data files during a run"});
     }
-    Sample sample;
-    sample.ref.id = id;
     sample.tokens = std::move(line.tokens);
     sample.trainable = std::move(line.trainable);
     return sample;

@@ -115,6 +115,11 @@ void Findings::accept(SampleId id, const EncodedLine& line, const DatasetOptions
 void Findings::merge(Findings&& other) {
     const DataReport& theirs = other.sums;
     sums.usable += theirs.usable;
+    sums.answered += theirs.answered;
+    sums.pending += theirs.pending;
+    for (const auto& [reason, count] : theirs.dropped_answers) {
+        sums.dropped_answers[reason] += count;
+    }
     sums.tokens += theirs.tokens;
     sums.trainable_tokens += theirs.trainable_tokens;
     sums.longest = std::max(sums.longest, theirs.longest);
@@ -149,13 +154,16 @@ void Findings::merge(Findings&& other) {
 // What is kept of every row until all are judged.
 struct RowFigures {
     static constexpr std::int32_t kRefused = -1;
+    static constexpr std::int32_t kNoAnswer = 0;  // a sample all the same
 
     explicit RowFigures(std::int64_t rows)
         : lengths(static_cast<std::size_t>(rows), kRefused),
           whole_lengths(lengths.size()),
           hashes(lengths.size()) {}
 
-    std::vector<std::int32_t> lengths;        // after cutting, or kRefused
+    bool has_tokens(std::size_t row) const { return lengths[row] > 0; }
+
+    std::vector<std::int32_t> lengths;        // after cutting, or kRefused, kNoAnswer
     std::vector<std::int32_t> whole_lengths;  // before
     std::vector<std::uint64_t> hashes;        // of tokens and mask, for duplicates
 };
@@ -209,6 +217,7 @@ class Judge {
 
   private:
     void judge_row(SampleId id, Findings& found);
+    std::optional<EncodedLine> answered_row(SampleId id, Findings& found);
     void work(Findings& found, Advance* advance) noexcept;
 
     const DataFiles& files_;
@@ -219,8 +228,46 @@ class Judge {
     FirstError first_error_;
 };
 
+// A row that a model answers; nothing if there is nothing more to be judged of it.
+std::optional<EncodedLine> Judge::answered_row(SampleId id, Findings& found) {
+    using State = RowAnswers::State;
+    RowAnswers::Found answer = options_.answers->find(id);
+    EncodedLine line;
+    switch (answer.state) {
+        case State::Own:
+            return encoder_.encode(files_.text(id), files_.ends_file(id));
+        case State::Refused:
+            line.fault.emplace();
+            line.fault->kind = kPromptTooLong;
+            line.fault->message = std::move(answer.text);
+            return line;
+        case State::Pending:
+            ++found.sums.pending;
+            break;
+        case State::Dropped:
+            ++found.sums.dropped_answers[answer.text];
+            break;
+        case State::Answered:
+            line = encoder_.encode(answer.text, /*ends_file=*/false);
+            if (!line.fault) {
+                ++found.sums.answered;
+                return line;
+            }
+            ++found.sums.dropped_answers[line.fault->kind];
+            break;
+    }
+    figures_.lengths[static_cast<std::size_t>(id)] = RowFigures::kNoAnswer;
+    return std::nullopt;
+}
+
 void Judge::judge_row(SampleId id, Findings& found) {
-    EncodedLine line = encoder_.encode(files_.text(id), files_.ends_file(id));
+    std::optional<EncodedLine> judged =
+        options_.answers ? answered_row(id, found)
+                         : encoder_.encode(files_.text(id), files_.ends_file(id));
+    if (!judged) {
+        return;
+    }
+    EncodedLine& line = *judged;
     if (!line.shape.empty()) {
         ++found.sums.shapes[line.shape].rows;
     }
@@ -305,7 +352,7 @@ RowGroup group_of(const Examples& examples, const DataFiles& files) {
 RowGroup find_duplicates(const RowFigures& figures, const DataFiles& files) {
     std::vector<SampleId> order;
     for (std::size_t i = 0; i < figures.lengths.size(); ++i) {
-        if (figures.lengths[i] != RowFigures::kRefused) {
+        if (figures.has_tokens(i)) {
             order.push_back(static_cast<SampleId>(i));
         }
     }
@@ -347,7 +394,7 @@ std::int64_t quantile(std::vector<std::int32_t>& sorted, double share) {
 void fill_lengths(const RowFigures& figures, DataReport& report) {
     std::vector<std::int32_t> sorted;
     for (std::size_t i = 0; i < figures.lengths.size(); ++i) {
-        if (figures.lengths[i] != RowFigures::kRefused) {
+        if (figures.has_tokens(i)) {
             sorted.push_back(figures.whole_lengths[i]);
         }
     }

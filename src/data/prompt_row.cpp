@@ -142,8 +142,28 @@ PromptRow::Result PromptRow::read(std::string_view text, bool ends_file, AnswerC
 }
 
 void PromptRow::answer(Message message) {
+    io::Json written = data::to_json(message);
+    add(std::move(written), std::move(message));
+}
+
+void PromptRow::restore(const io::Json& answer) {
+    Message message;
+    message.role = "assistant";
+    add(answer, std::move(message));
+}
+
+std::string PromptRow::later_turns() const {
+    std::string text;
+    for (const std::vector<io::Json>& turn : later_written_) {
+        text += io::Json::array(turn).dump() + "\n";
+    }
+    return text;
+}
+
+void PromptRow::add(io::Json written, Message message) {
     DFLASH_CHECK(!done_, "an answer to a row that has all");
-    written_.push_back(data::to_json(message));
+    answers_.push_back(written);
+    written_.push_back(std::move(written));
     conversation_.messages.push_back(std::move(message));
     ++answered_;
     if (conversation_.later_turns.empty()) {

@@ -19,8 +19,9 @@ using io::Json;
 /// Rises when a reader of the former schema would misread the file; new keys do not matter.
 constexpr std::int64_t kSchema = 1;
 
-constexpr std::array<std::pair<RunState, std::string_view>, 8> kStates = {{
+constexpr std::array<std::pair<RunState, std::string_view>, 9> kStates = {{
     {RunState::Starting, "starting"},
+    {RunState::Answering, "answering"},
     {RunState::Training, "training"},
     {RunState::Evaluating, "evaluating"},
     {RunState::Saving, "saving"},

@@ -8,6 +8,7 @@
 #include <dflash/train/acceptance_evaluator.hpp>
 #include <dflash/train/held_out_prompts.hpp>
 #include <dflash/train/prepared_run.hpp>
+#include <dflash/train/run_answers.hpp>
 #include <dflash/train/run_data.hpp>
 #include <dflash/train/run_kernels.hpp>
 
@@ -188,8 +189,7 @@ void check_mixture(const Settings& settings, const PreparedRun& run) {
     }
 }
 
-// Identity of the weights without reading all of them: names, shapes, dtypes and 64 bytes of every
-// tensor.
+// Without reading all of them: names, shapes, dtypes and 64 bytes of every tensor.
 std::uint64_t weights_fingerprint(const std::string& folder) {
     const io::SafetensorsFolder weights(folder);
     std::string text;
@@ -208,6 +208,10 @@ std::uint64_t weights_fingerprint(const std::string& folder) {
 
 }  // namespace
 
+std::string target_fingerprint(const target::TargetConfig& target, const std::string& folder) {
+    return fmt::format("{} {:016x}", target.architecture, weights_fingerprint(folder));
+}
+
 EpochSizes epoch_sizes_of(const std::vector<SampleId>& train_ids,
                           std::span<const data::DataState> states,
                           const data::Mixture& mixture) {
@@ -225,8 +229,33 @@ std::vector<SampleId> PreparedRun::first_train_ids() const {
     return ids_below(train_ids, history->first().num_rows);
 }
 
-PreparedRun prepare_run(const Settings& settings, const std::optional<SavedData>& saved) {
+// The data with whatever answers there are, or are to come, for rows that a model answers.
+void open_training_data(const Settings& settings,
+                        const RunText& text,
+                        data::DatasetOptions options,
+                        const std::optional<SavedData>& saved,
+                        PreparedRun& run) {
+    options.refuse_bad_data = false;
+    options.answers = run.answers;
+    run.training = std::make_unique<data::Dataset>(open_data(settings.run.data, text, options));
+    if (!run.answers && RunAnswers::are_wanted(settings, run.training->report())) {
+        run.answers = std::make_shared<RunAnswers>(settings, text);
+        if (saved) {
+            run.answers->keep_in(saved->run_folder);
+        }
+        options.answers = run.answers;
+        run.training = std::make_unique<data::Dataset>(open_data(settings.run.data, text, options));
+    }
+    if (const std::optional<Error> problem = run.training->problem()) {
+        throw *problem;
+    }
+}
+
+PreparedRun prepare_run(const Settings& settings,
+                        const std::optional<SavedData>& saved,
+                        std::shared_ptr<RunAnswers> answers) {
     PreparedRun run;
+    run.answers = std::move(answers);
     RunText text = open_text(settings);
     target::judge_target(text.location.folder);
     run.devices = gpu::parse_devices(settings.run.gpus);
@@ -248,7 +277,7 @@ PreparedRun prepare_run(const Settings& settings, const std::optional<SavedData>
     data::DatasetOptions options = dataset_options(settings);
     options.block_size = run.draft.config.block_size;
     options.on_progress = JudgingLog();
-    run.training = std::make_unique<data::Dataset>(open_data(settings.run.data, text, options));
+    open_training_data(settings, text, options, saved, run);
     if (!settings.run.eval_data.empty()) {
         run.evaluation =
             std::make_unique<data::Dataset>(open_data(settings.run.eval_data, text, options));
@@ -283,7 +312,8 @@ PreparedRun prepare_run(const Settings& settings, const std::optional<SavedData>
     PlanInput plan{.settings = settings,
                    .target = run.target,
                    .draft = run.draft.config,
-                   .data = run.training->report(),
+                   .data = run.answers ? run.answers->expected(run.training->report())
+                                             : run.training->report(),
                    .num_train_samples = run.mixture.num_samples(run.train_ids),
                    .devices = run.devices,
                    .memory = gpu::memory_of};
@@ -313,8 +343,10 @@ Identity identity_of(Settings& settings, const PreparedRun& run) {
         }
     }
     identity["drafter"] = run.draft.config.to_json().dump();
-    identity["target"] = fmt::format(
-        "{} {:016x}", run.target.architecture, weights_fingerprint(run.location.folder));
+    identity["target"] = target_fingerprint(run.target, run.location.folder);
+    if (run.answers) {
+        identity["answers"] = run.answers->identity_text();
+    }
     identity[kDataIdentity] = run.history->to_text();
     if (run.evaluation) {
         identity["eval_data"] = data::DataHistory(run.evaluation->state()).to_text();
@@ -326,8 +358,37 @@ Identity identity_of(Settings& settings, const PreparedRun& run) {
     return identity;
 }
 
-void print_header(const PreparedRun& run, const std::vector<std::string>& changed_settings) {
+void print_data(const PreparedRun& run) {
     const data::DataReport& data = run.training->report();
+    log_info(
+        "data      {} of {} samples are usable{}: {} tokens, {} of them trained, in {} format (by "
+        "{}); "
+        "{} to train on, {} held out",
+        format_count(data.usable),
+        format_count(data.lines),
+        data.pending > 0 ? fmt::format(", {} are to be answered", format_count(data.pending)) : "",
+        format_count(data.tokens),
+        format_count(data.trainable_tokens),
+        run.format->name(),
+        run.format_origin,
+        format_count(static_cast<std::int64_t>(run.train_ids.size())),
+        format_count(static_cast<std::int64_t>(run.held_out_ids.size())));
+    for (const auto& [kind, group] : data.refused) {
+        log_warning("{} samples refused ({}): {}", format_count(group.rows), kind, group.message);
+    }
+    for (const auto& [reason, count] : data.dropped_answers) {
+        log_warning("{} answers of the target cannot be used: {}", format_count(count), reason);
+    }
+    if (data.cut.rows > 0) {
+        log_info("data      {} samples are longer than data.max_length and are cut at the end",
+                 format_count(data.cut.rows));
+    }
+    for (const data::DataWarning& warning : data.warnings()) {
+        log_warning("{}. {}", warning.what, warning.hint);
+    }
+}
+
+void print_header(const PreparedRun& run, const std::vector<std::string>& changed_settings) {
     const model::DraftConfig& draft = run.draft.config;
     log_info("target    {}{} ({}, {} layers, hidden size {}) from {}",
              run.location.name,
@@ -347,27 +408,11 @@ void print_header(const PreparedRun& run, const std::vector<std::string>& change
         fmt::join(draft.target_layer_ids, ", "),
         draft.mask_token_id,
         run.draft.origin);
-    log_info(
-        "data      {} of {} samples are usable: {} tokens, {} of them trained, in {} format (by "
-        "{}); "
-        "{} to train on, {} held out",
-        format_count(data.usable),
-        format_count(data.lines),
-        format_count(data.tokens),
-        format_count(data.trainable_tokens),
-        run.format->name(),
-        run.format_origin,
-        format_count(static_cast<std::int64_t>(run.train_ids.size())),
-        format_count(static_cast<std::int64_t>(run.held_out_ids.size())));
-    for (const auto& [kind, group] : data.refused) {
-        log_warning("{} samples refused ({}): {}", format_count(group.rows), kind, group.message);
-    }
-    if (data.cut.rows > 0) {
-        log_info("data      {} samples are longer than data.max_length and are cut at the end",
-                 format_count(data.cut.rows));
-    }
-    for (const data::DataWarning& warning : data.warnings()) {
-        log_warning("{}. {}", warning.what, warning.hint);
+    print_data(run);
+    if (run.answers) {
+        for (const std::string& line : run.answers->plan_lines(run.devices)) {
+            log_info("{}", line);
+        }
     }
     for (const gpu::Device& device : run.devices) {
         log_info("device    {}: {}", device.name, gpu::describe(device));

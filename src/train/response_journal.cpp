@@ -3,20 +3,22 @@
 #include <dflash/core/error.hpp>
 #include <dflash/core/text.hpp>
 #include <dflash/io/atomic_file.hpp>
-#include <dflash/io/json.hpp>
 #include <dflash/io/mapped_file.hpp>
+#include <dflash/io/storage_error.hpp>
 #include <dflash/train/response_journal.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fmt/format.h>
+#include <string_view>
+#include <unistd.h>
 
 namespace dflash::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::chrono::seconds kSyncEvery(5);
 constexpr std::string_view kRowKey = R"("row": )";
 
 std::string journal_path(const std::string& folder) {
@@ -29,40 +31,21 @@ std::string journal_path(const std::string& folder) {
         {.what = std::move(what), .where = std::move(where), .cause = {}, .hint = std::move(hint)});
 }
 
-std::string header_line(const ResponseIdentity& identity) {
-    io::Json members = io::Json::object();
-    for (const auto& [name, value] : identity) {
-        members.set(name, io::Json::string(value));
-    }
-    return io::Json::object({{"answers", std::move(members)}}).dump() + "\n";
-}
-
-void compare(const io::Json& header,
+void compare(const JournalLine& header,
              const ResponseIdentity& identity,
              const std::string& folder,
              const std::string& output) {
-    const io::Json* saved = header.find("answers");
-    if (saved == nullptr || !saved->is_object()) {
-        refuse(ErrorKind::Data,
-               "the first line is none of a journal of answers",
-               journal_path(folder),
-               "Remove the folder to begin anew");
-    }
-    for (const auto& [name, value] : identity) {
-        const io::Json* before = saved->find(name);
-        const std::string was =
-            before != nullptr && before->is_string() ? before->as_string() : "not set";
-        if (was != value) {
-            refuse(ErrorKind::Config,
-                   fmt::format("answers of another start are there, made with {} {}; now it is {}",
-                               name,
-                               was,
-                               value),
-                   folder,
-                   fmt::format("Go on with the settings of that start, write to another --output, "
-                               "or remove the folder: rm -r {}",
-                               shell_word(ResponseJournal::folder_of(output))));
-        }
+    for (const auto& [name, was] : response_differences(header.json, identity, header.where)) {
+        const auto now = std::ranges::find(identity, name, &ResponseIdentity::value_type::first);
+        refuse(ErrorKind::Config,
+               fmt::format("answers of another start are there, made with {} {}; now it is {}",
+                           name,
+                           was,
+                           now->second),
+               folder,
+               fmt::format("Go on with the settings of that start, write to another --output, "
+                           "or remove the folder: rm -r {}",
+                           shell_word(ResponseJournal::folder_of(output))));
     }
 }
 
@@ -89,106 +72,128 @@ std::string line_of(const ResponseEntry& entry) {
 
 }  // namespace
 
+std::string response_header(const ResponseIdentity& identity) {
+    io::Json members = io::Json::object();
+    for (const auto& [name, value] : identity) {
+        members.set(name, io::Json::string(value));
+    }
+    return io::Json::object({{"answers", std::move(members)}}).dump() + "\n";
+}
+
+std::vector<std::pair<std::string, std::string>> response_differences(
+    const io::Json& header, const ResponseIdentity& identity, const std::string& where) {
+    const io::Json* saved = header.find("answers");
+    if (saved == nullptr || !saved->is_object()) {
+        refuse(ErrorKind::Data,
+               "the first line is none of a journal of answers",
+               where,
+               "Remove its folder to begin anew");
+    }
+    std::vector<std::pair<std::string, std::string>> differences;
+    for (const auto& [name, value] : identity) {
+        const io::Json* before = saved->find(name);
+        const std::string was =
+            before != nullptr && before->is_string() ? before->as_string() : "not set";
+        if (was != value) {
+            differences.emplace_back(name, was);
+        }
+    }
+    return differences;
+}
+
+void ResponseJournal::check_output(const std::string& output) {
+    if (fs::exists(output)) {
+        refuse(ErrorKind::Config,
+               fs::is_directory(output) ? "the output is a folder, expected a file"
+                                        : "the output is there already",
+               output,
+               "Name another --output, or remove the file");
+    }
+    fs::path folder = fs::absolute(output).parent_path();
+    while (!fs::exists(folder) && folder.has_parent_path() && folder != folder.parent_path()) {
+        folder = folder.parent_path();
+    }
+    if (!fs::is_directory(folder)) {
+        refuse(ErrorKind::Storage,
+               fmt::format("the output cannot be written: {} is no folder", folder.string()),
+               output,
+               "Name another --output");
+    }
+    if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+        throw io::storage_error(
+            "the output cannot be written to its folder", folder.string(), errno);
+    }
+}
+
 ResponseJournal::ResponseJournal(const std::string& output,
                                  const ResponseIdentity& identity,
                                  std::int64_t num_tasks)
     : output_(output),
       folder_(folder_of(output)),
       offsets_(static_cast<std::size_t>(num_tasks), -1) {
-    if (fs::exists(output)) {
-        refuse(ErrorKind::Config,
-               "the output is there already",
-               output,
-               "Name another --output, or remove the file");
-    }
+    check_output(output);
     io::create_folders(folder_);
     lock_.emplace(folder_);
     const std::string path = journal_path(folder_);
-    if (fs::exists(path) && fs::file_size(path) > 0) {
-        read(identity);
-    }
-    file_.emplace(path, io::OutputFile::Mode::Append);
-    if (fs::file_size(path) > static_cast<std::uintmax_t>(size_)) {
-        file_->truncate(size_);
-    }
-    if (size_ == 0) {
-        const std::string header = header_line(identity);
-        file_->write(header);
-        file_->sync();
-        size_ = static_cast<std::int64_t>(header.size());
-    }
+    const std::int64_t size =
+        JournalFile::read(path, [&](const JournalLine& line) { read(line, identity); });
+    file_.emplace(path, size, response_header(identity));
     resumed_ = num_done_;
 }
 
-void ResponseJournal::read(const ResponseIdentity& identity) {
-    const std::string path = journal_path(folder_);
-    const io::MappedFile file(path);
-    const std::string_view text = file.text();
-    std::int64_t number = 0;
-    for (std::size_t begin = 0; begin < text.size();) {
-        const std::size_t end = text.find('\n', begin);
-        if (end == std::string_view::npos) {
-            break;  // cut by the end of the machine or a full disk
-        }
-        ++number;
-        const std::string where = fmt::format("{}:{}", path, number);
-        const io::Json line = io::Json::parse(text.substr(begin, end - begin), where);
-        if (number == 1) {
-            compare(line, identity, folder_, output_);
-        } else {
-            ResponseEntry entry;
-            entry.task = integer_of(line, "task");
-            if (entry.task < 0 || entry.task >= static_cast<std::int64_t>(offsets_.size()) ||
-                done(entry.task)) {
-                refuse(ErrorKind::Data,
-                       fmt::format("got answer {}, expected one below {} that is not there yet",
-                                   entry.task,
-                                   offsets_.size()),
-                       where,
-                       "The journal is damaged; remove its folder to begin anew");
-            }
-            const io::Json* dropped = line.find("dropped");
-            entry.dropped = dropped != nullptr && dropped->is_string() ? dropped->as_string() : "";
-            entry.row = dropped == nullptr ? "there" : "";
-            entry.tokens = std::max<std::int64_t>(0, integer_of(line, "tokens"));
-            entry.cut = flag_of(line, "cut");
-            entry.inexact = flag_of(line, "inexact");
-            count(entry, static_cast<std::int64_t>(begin));
-        }
-        begin = end + 1;
-        size_ = static_cast<std::int64_t>(begin);
+void ResponseJournal::read(const JournalLine& line, const ResponseIdentity& identity) {
+    if (line.offset == 0) {
+        compare(line, identity, folder_, output_);
+        return;
     }
+    ResponseEntry entry;
+    entry.task = integer_of(line.json, "task");
+    if (entry.task < 0 || entry.task >= static_cast<std::int64_t>(offsets_.size()) ||
+        done(entry.task)) {
+        refuse(ErrorKind::Data,
+               fmt::format("got answer {}, expected one below {} that is not there yet",
+                           entry.task,
+                           offsets_.size()),
+               line.where,
+               "The journal is damaged; remove its folder to begin anew");
+    }
+    const io::Json* dropped = line.json.find("dropped");
+    entry.dropped = dropped != nullptr && dropped->is_string() ? dropped->as_string() : "";
+    entry.row = dropped == nullptr ? "there" : "";
+    entry.tokens = std::max<std::int64_t>(0, integer_of(line.json, "tokens"));
+    entry.cut = flag_of(line.json, "cut");
+    entry.inexact = flag_of(line.json, "inexact");
+    count(entry, line.offset);
 }
 
 void ResponseJournal::count(const ResponseEntry& entry, std::int64_t offset) {
     offsets_[static_cast<std::size_t>(entry.task)] = offset;
     ++num_done_;
-    sums_.tokens += entry.tokens;
-    sums_.cut += entry.cut ? 1 : 0;
+    sums_.add(entry);
+}
+
+void ResponseSums::add(const ResponseEntry& entry) {
+    tokens += entry.tokens;
+    cut += entry.cut ? 1 : 0;
     if (entry.row.empty()) {
-        ++sums_.dropped[entry.dropped];
+        ++dropped[entry.dropped];
     } else {
-        ++sums_.answered;
-        sums_.inexact += entry.inexact ? 1 : 0;
+        ++answered;
+        inexact += entry.inexact ? 1 : 0;
     }
+}
+
+std::int64_t ResponseSums::done() const {
+    std::int64_t sum = answered;
+    for (const auto& [reason, count] : dropped) {
+        sum += count;
+    }
+    return sum;
 }
 
 void ResponseJournal::add(const ResponseEntry& entry) {
     DFLASH_CHECK(!done(entry.task), "answer {} came twice", entry.task);
-    const std::string line = line_of(entry);
-    try {
-        file_->write(line);
-    } catch (...) {
-        file_->truncate(size_);  // a full disk may have taken a part of the line
-        throw;
-    }
-    count(entry, size_);
-    size_ += static_cast<std::int64_t>(line.size());
-    const auto now = std::chrono::steady_clock::now();
-    if (now - synced_ > kSyncEvery) {
-        file_->sync();
-        synced_ = now;
-    }
+    count(entry, file_->append(line_of(entry)));
 }
 
 void ResponseJournal::publish(const std::function<bool(Piece&)>& next) {

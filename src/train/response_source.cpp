@@ -3,12 +3,15 @@
 #include <dflash/core/error.hpp>
 #include <dflash/core/first_error.hpp>
 #include <dflash/core/random.hpp>
+#include <dflash/core/sha256.hpp>
 #include <dflash/data/answer.hpp>
 #include <dflash/data/repetition.hpp>
+#include <dflash/data/row_answers.hpp>
 #include <dflash/train/response_source.hpp>
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <fmt/format.h>
 #include <thread>
 #include <utility>
@@ -31,6 +34,16 @@ bool has_thinking_switch(const data::ChatFormat& format) {
     const std::string with = format.render(question, options).text;
     options.enable_thinking = false;
     return with != format.render(question, options).text;
+}
+
+// 128 of the bits of SHA-256.
+std::array<std::uint64_t, 2> content_hash_of(std::string_view text) {
+    const std::string hex = sha256_hex(text);
+    std::array<std::uint64_t, 2> hash{};
+    for (std::size_t i = 0; i < hash.size(); ++i) {
+        std::from_chars(hex.data() + 16 * i, hex.data() + 16 * (i + 1), hash[i], 16);
+    }
+    return hash;
 }
 
 std::string on_one_line(std::string_view row) {
@@ -75,7 +88,7 @@ ResponseSource::ResponseSource(const std::vector<data::DataFile>& files,
                      .hint = "Leave generate.thinking out"});
     }
     for (const data::DataFile& file : files) {
-        if (file.weight != 1) {
+        if (file.weight != 1 && !options_.by_content) {
             throw Error(ErrorKind::Config,
                         {.what = fmt::format("{} has the weight {}, expected none: each row is "
                                              "answered generate.samples times",
@@ -92,6 +105,16 @@ ResponseSource::ResponseSource(const std::vector<data::DataFile>& files,
     }
     first_rows_.push_back(figures_.rows);
     judge_all();
+    if (options_.by_content) {
+        tell_repetitions_apart();
+    }
+    std::vector<std::int64_t> all;
+    for (std::int64_t task = 0; task < num_tasks(); ++task) {
+        if (asks(task / options_.samples)) {
+            all.push_back(task);
+        }
+    }
+    ask_for(std::move(all));
 }
 
 ResponseSource::~ResponseSource() = default;
@@ -122,8 +145,44 @@ std::optional<bool> ResponseSource::thinking_of(std::int64_t task) const {
     if (options_.thinking != ThinkingMode::Mixed) {
         return options_.thinking == ThinkingMode::On;
     }
-    RandomStream coin(options_.seed, Purpose::Thinking, 0, static_cast<std::uint64_t>(task));
+    RandomStream coin(options_.seed, Purpose::Thinking, 0, number_of(task));
     return coin.below(2) == 1;
+}
+
+// What tells the random numbers of a task from those of others.
+std::uint64_t ResponseSource::number_of(std::int64_t task) const {
+    if (!options_.by_content) {
+        return static_cast<std::uint64_t>(task);
+    }
+    const ContentHash& content = contents_[static_cast<std::size_t>(task / options_.samples)];
+    return content[0] + static_cast<std::uint64_t>(task % options_.samples);
+}
+
+std::string ResponseSource::content_key(std::int64_t task) const {
+    DFLASH_CHECK(options_.by_content, "names by content of task {}", task);
+    const ContentHash& content = contents_[static_cast<std::size_t>(task / options_.samples)];
+    const std::optional<bool> thinking = thinking_of(task);
+    return fmt::format("{:016x}{:016x}-{}{}",
+                       content[0],
+                       content[1],
+                       task % options_.samples,
+                       !thinking   ? ""
+                       : *thinking ? "-on"
+                                   : "-off");
+}
+
+void ResponseSource::tell_repetitions_apart() {
+    std::map<ContentHash, std::int64_t> seen;
+    for (std::int64_t row = 0; row < figures_.rows; ++row) {
+        if (!asks(row)) {
+            continue;
+        }
+        ContentHash& content = contents_[static_cast<std::size_t>(row)];
+        if (const std::int64_t before = seen[content]++; before > 0) {
+            content = content_hash_of(
+                fmt::format("{:016x}{:016x} again {}", content[0], content[1], before));
+        }
+    }
 }
 
 data::RenderOptions ResponseSource::render_options(std::int64_t task) const {
@@ -168,13 +227,21 @@ void ResponseSource::judge(std::int64_t row, ResponseFigures& figures) {
         const bool fits = prepare(asked, row * options_.samples);
         const auto length = static_cast<std::int64_t>(asked.tokens.size());
         if (!fits) {
-            leave_out("prompt_too_long",
+            leave_out(data::kPromptTooLong,
                       fmt::format("the prompt has {} tokens, generate.max_prompt_tokens is {} and "
                                   "the target's context {}",
                                   length,
                                   options_.max_prompt_tokens,
                                   options_.context));
+            kind = Kind::TooLong;
             return;
+        }
+        if (options_.by_content) {
+            data::RenderOptions render = options_.render;
+            render.add_generation_prompt = true;
+            contents_[static_cast<std::size_t>(row)] =
+                content_hash_of(text_.format->render(asked.row.question(), render).text + "\n" +
+                                asked.row.later_turns());
         }
         kind = Kind::Asked;
         ++figures.asked;
@@ -191,6 +258,7 @@ void ResponseSource::judge(std::int64_t row, ResponseFigures& figures) {
 
 void ResponseSource::judge_all() {
     kinds_.assign(static_cast<std::size_t>(figures_.rows), Kind::Kept);
+    contents_.resize(options_.by_content ? kinds_.size() : 0);
     std::vector<ResponseFigures> found(static_cast<std::size_t>(std::max(1, options_.num_threads)));
     std::atomic<std::int64_t> next = 0;
     FirstError first_error;
@@ -259,8 +327,17 @@ target::GenerationRequest ResponseSource::request_of(std::int64_t task, const As
             .max_new_tokens = std::min(options_.max_new_tokens, capacity() - length),
             .sampling = options_.sampling,
             .seed = options_.seed,
-            .sequence = (static_cast<std::uint64_t>(task) << kTurnBits) +
-                        static_cast<std::uint64_t>(asked.row.answered())};
+            .sequence =
+                (number_of(task) << kTurnBits) + static_cast<std::uint64_t>(asked.row.answered())};
+}
+
+void ResponseSource::ask_for(std::vector<std::int64_t> tasks) {
+    const std::lock_guard lock(mutex_);
+    // What a stop left unfinished is asked anew.
+    in_flight_.clear();
+    more_turns_.clear();
+    order_ = std::move(tasks);
+    next_ = 0;
 }
 
 std::optional<target::GenerationRequest> ResponseSource::next() {
@@ -273,10 +350,9 @@ std::optional<target::GenerationRequest> ResponseSource::next() {
                 more_turns_.pop_front();
                 return request_of(task, *in_flight_.at(task));
             }
-            for (; next_task_ < num_tasks() && task < 0; ++next_task_) {
-                const Kind kind = kinds_[static_cast<std::size_t>(next_task_ / options_.samples)];
-                if (kind == Kind::Asked && !journal_->done(next_task_)) {
-                    task = next_task_;
+            for (; next_ < order_.size() && task < 0; ++next_) {
+                if (!keeper_->done(order_[next_])) {
+                    task = order_[next_];
                 }
             }
         }
@@ -297,7 +373,7 @@ std::optional<target::GenerationRequest> ResponseSource::ask(std::int64_t task) 
     const bool fits = prepare(*asked, task);
     const std::lock_guard lock(mutex_);
     if (!fits || static_cast<std::int64_t>(asked->tokens.size()) >= capacity()) {
-        journal_->add({.task = task, .row = {}, .dropped = "prompt_too_long"});
+        keeper_->add({.task = task, .row = {}, .dropped = data::kPromptTooLong});
         return std::nullopt;
     }
     target::GenerationRequest request = request_of(task, *asked);
@@ -342,7 +418,7 @@ void ResponseSource::take(target::Generation generation) {
     const std::lock_guard lock(mutex_);
     turns_left_ += left;
     if (done) {
-        journal_->add(entry);
+        keeper_->add(entry);
     } else {
         in_flight_[task] = std::move(asked);
         more_turns_.push_back(task);
@@ -356,10 +432,17 @@ ResponseEntry ResponseSource::entry_of(std::int64_t task, const Asked& asked) co
                         .tokens = asked.answer_tokens,
                         .cut = asked.cut,
                         .inexact = asked.inexact};
+    entry.answers = asked.row.answers();
+    entry.repeated = asked.most_repeated;
     if (asked.most_repeated > options_.max_repeated) {
-        entry.dropped = "repeated";
-        return entry;
+        entry.dropped = kRepeated;
+    } else {
+        entry.row = to_row(task, asked.row, asked.cut);
     }
+    return entry;
+}
+
+std::string ResponseSource::to_row(std::int64_t task, const data::PromptRow& row, bool cut) const {
     std::vector<std::pair<std::string, io::Json>> columns;
     if (const std::optional<bool> thinking = thinking_of(task)) {
         columns.emplace_back("thinking", io::Json::boolean(*thinking));
@@ -367,14 +450,25 @@ ResponseEntry ResponseSource::entry_of(std::int64_t task, const Asked& asked) co
     if (options_.samples > 1) {
         columns.emplace_back("sample", io::Json::integer(task % options_.samples));
     }
-    columns.emplace_back("finish_reason", io::Json::string(asked.cut ? "length" : "stop"));
-    entry.row = asked.row.to_json(columns);
-    return entry;
+    columns.emplace_back("finish_reason", io::Json::string(cut ? "length" : "stop"));
+    return row.to_json(columns);
+}
+
+std::string ResponseSource::row_with(std::int64_t task,
+                                     const std::vector<io::Json>& answers,
+                                     bool cut) const {
+    data::PromptRow::Result result = read(task / options_.samples);
+    DFLASH_CHECK(result.prompt.has_value(), "row {} has changed", task / options_.samples);
+    for (const io::Json& answer : answers) {
+        result.prompt->restore(answer);
+    }
+    result.prompt->end();
+    return to_row(task, *result.prompt, cut);
 }
 
 ResponseSums ResponseSource::sums() const {
     const std::lock_guard lock(mutex_);
-    return journal_->sums();
+    return keeper_->sums();
 }
 
 std::int64_t ResponseSource::turns_left() const {
@@ -382,10 +476,10 @@ std::int64_t ResponseSource::turns_left() const {
     return turns_left_;
 }
 
-void ResponseSource::publish() {
+void ResponseSource::publish(ResponseJournal& journal) {
     const std::lock_guard lock(mutex_);
     std::int64_t task = 0;
-    journal_->publish([&](ResponseJournal::Piece& piece) {
+    journal.publish([&](ResponseJournal::Piece& piece) {
         for (; task < num_tasks(); ++task) {
             const std::int64_t row = task / options_.samples;
             const Kind kind = kinds_[static_cast<std::size_t>(row)];

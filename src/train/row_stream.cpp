@@ -13,12 +13,15 @@ EpochSource::EpochSource(std::vector<SampleId> samples,
                          std::uint64_t seed,
                          std::int64_t window,
                          data::Cursor start,
-                         std::optional<std::int64_t> num_epochs)
+                         std::optional<std::int64_t> num_epochs,
+                         std::optional<data::Cursor> stop)
     : samples_(std::move(samples)),
       sizes_(std::move(sizes)),
       mixture_(std::move(mixture)),
       seed_(seed),
+      window_(window),
       num_epochs_(num_epochs),
+      stop_(stop),
       epoch_(start.epoch),
       place_(start.window * window) {
     DFLASH_CHECK(sizes_.in_epoch(epoch_) <= std::ssize(samples_),
@@ -40,7 +43,9 @@ data::SampleRef EpochSource::next() {
         place_ = 0;
         order_.clear();
     }
-    if (num_epochs_ && epoch_ >= *num_epochs_) {
+    const bool stops = stop_ && (epoch_ > stop_->epoch ||
+                                 (epoch_ == stop_->epoch && place_ >= stop_->window * window_));
+    if (stops || (num_epochs_ && epoch_ >= *num_epochs_)) {
         ref.end = true;
         return ref;
     }
@@ -62,6 +67,7 @@ data::Sample DatasetEncoder::encode(const data::SampleRef& ref) {
         return end;
     }
     data::Sample sample = dataset_.encode(ref.id);
+    DFLASH_CHECK(sample.dropped != data::kPendingAnswer, "sample {} has no answer yet", ref.id);
     sample.ref = ref;
     return sample;
 }

@@ -118,7 +118,10 @@ void describe_run(const std::string& folder,
                                           kVersion,
                                           resume_comments(environment),
                                           settings.list().dump()));
-    const data::DataReport& report = run.training->report();
+    write_data_report(folder, run.training->report());
+}
+
+void write_data_report(const std::string& folder, const data::DataReport& report) {
     io::write_file_atomically(folder + "/data-report.md", report.to_markdown());
     io::write_file_atomically(folder + "/data-report.json", report.to_json().dump_pretty() + "\n");
 }

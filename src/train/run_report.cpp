@@ -385,6 +385,16 @@ void RunReport::saved(const SaveReport& save) {
     }
 }
 
+void RunReport::begins_anew() {
+    last_step_.reset();
+    for (Interval* interval : {&figures_, &line_}) {
+        interval->since.reset();
+        interval->renewed_at.reset();
+        interval->whole = false;
+    }
+    speed_watch_.pause();
+}
+
 void RunReport::set_hooks(RunHooks& hooks) {
     hooks_ = &hooks;
     metrics_.set_listener([&hooks](const std::string& line) { hooks.metrics(line); });

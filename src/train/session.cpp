@@ -1,38 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "training_session.hpp"
 #include "warm_up_row.hpp"
 
 #include <dflash/comm/nccl_group.hpp>
-#include <dflash/core/check.hpp>
-#include <dflash/core/error.hpp>
 #include <dflash/core/log.hpp>
-#include <dflash/core/text.hpp>
-#include <dflash/io/folder_lock.hpp>
-#include <dflash/io/page_warmer.hpp>
 #include <dflash/pipeline/replica_dispatcher.hpp>
-#include <dflash/report/console.hpp>
 #include <dflash/tensor/bridge.hpp>
-#include <dflash/tensor/failure.hpp>
 #include <dflash/train/acceptance_evaluator.hpp>
-#include <dflash/train/fault_plan.hpp>
-#include <dflash/train/gpu_check.hpp>
 #include <dflash/train/kernel_start.hpp>
-#include <dflash/train/prepared_run.hpp>
-#include <dflash/train/resume.hpp>
 #include <dflash/train/row_stream.hpp>
-#include <dflash/train/run_folder.hpp>
-#include <dflash/train/run_hooks.hpp>
-#include <dflash/train/run_search.hpp>
-#include <dflash/train/session.hpp>
-#include <dflash/train/status_board.hpp>
 #include <dflash/train/stop_tokens.hpp>
 #include <dflash/train/torch_worker.hpp>
 #include <dflash/train/trainer.hpp>
-#include <dflash/train/version.hpp>
-#include <dflash/train/watchdog.hpp>
 
 #include <algorithm>
-#include <csignal>
-#include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <functional>
@@ -52,12 +33,11 @@ class Session : NonCopyable {
   public:
     Session(PreparedRun run,
             const TrainRequest& request,
+            const SessionParts& parts,
             std::optional<Checkpoint> checkpoint,
-            Whereabouts& whereabouts,
-            Watchdog& watchdog,
-            StatusBoard& board);
+            std::optional<data::Cursor> end);
 
-    Progress train(const std::string& folder, RunReport& report, StopSignals& signals);
+    SessionResult train(const std::string& folder, RunReport& report, StopSignals& signals);
 
   private:
     void build(StatusBoard& board);
@@ -78,6 +58,7 @@ class Session : NonCopyable {
     PreparedRun run_;
     Settings settings_;
     std::optional<Checkpoint> checkpoint_;
+    std::optional<data::Cursor> end_;  // of the data that there is so far
     Whereabouts& whereabouts_;
     std::function<void(const data::PackedRow&)> on_row_;
     std::function<void(const data::PackedRow&, const FeatureSlot&)> on_features_;
@@ -103,20 +84,21 @@ class Session : NonCopyable {
 
 Session::Session(PreparedRun run,
                  const TrainRequest& request,
+                 const SessionParts& parts,
                  std::optional<Checkpoint> checkpoint,
-                 Whereabouts& whereabouts,
-                 Watchdog& watchdog,
-                 StatusBoard& board)
+                 std::optional<data::Cursor> end)
     : run_(std::move(run)),
       settings_(request.settings),
       checkpoint_(std::move(checkpoint)),
-      whereabouts_(whereabouts),
+      end_(end),
+      whereabouts_(parts.whereabouts),
       on_row_(request.on_row),
       on_features_(request.on_features),
-      failure_watch_(first_error_.on_error([&] { watchdog.run_failed(first_error_.get()); })),
+      failure_watch_(first_error_.on_error(
+          [this, &watchdog = parts.watchdog] { watchdog.run_failed(first_error_.get()); })),
       kernels_(run_, settings_.cache, first_error_) {
     try {
-        build(board);
+        build(parts.board);
     } catch (...) {
         first_error_.store(std::current_exception());
         first_error_.rethrow_if_failed();
@@ -381,7 +363,8 @@ void Session::make_pipeline() {
         run_.pack.seed,
         run_.pack.window,
         start,
-        length.by_epochs() ? std::optional(settings_.train.epochs) : std::nullopt);
+        length.by_epochs() ? std::optional(settings_.train.epochs) : std::nullopt,
+        end_);
     encoder_ = std::make_unique<DatasetEncoder>(*run_.training);
     packer_ = std::make_unique<StepRowPacker>(
         run_.pack, start, settings_.train.rows_per_step, static_cast<int>(ranks_.size()));
@@ -412,7 +395,7 @@ void Session::make_pipeline() {
     whereabouts_.set_pipeline(pipeline_->board());
 }
 
-Progress Session::train(const std::string& folder, RunReport& report, StopSignals& signals) {
+SessionResult Session::train(const std::string& folder, RunReport& report, StopSignals& signals) {
     Identity identity = identity_of(settings_, run_);
     CheckpointStore checkpoints(
         folder, settings_.checkpoint.keep, settings_.checkpoint.keep_drafts);
@@ -434,6 +417,7 @@ Progress Session::train(const std::string& folder, RunReport& report, StopSignal
                      .length = RunLength(settings_.train, run_.epoch_sizes),
                      .identity = std::move(identity),
                      .settings = settings_,
+                     .data_goes_on = end_.has_value(),
                      .on_row = on_row_},
                     checkpoint_ ? checkpoint_->progress : Progress{});
     try {
@@ -443,7 +427,7 @@ Progress Session::train(const std::string& folder, RunReport& report, StopSignal
             log_warning("after the start, where nothing should have been loaded or allocated: {}",
                         fmt::join(changes, ", "));
         }
-        return progress;
+        return {.progress = progress, .wants_rows = trainer.wants_rows()};
     } catch (...) {
         const auto stopping = report.board().enter(report::RunState::Stopping, "after an error");
         // Whatever waits for this thread is woken, and the first error of the run is the one that
@@ -456,142 +440,13 @@ Progress Session::train(const std::string& folder, RunReport& report, StopSignal
 
 }  // namespace
 
-namespace {
-
-CheckpointStore checkpoints_of(const TrainRequest& request) {
-    return {request.resume_folder,
-            request.settings.checkpoint.keep,
-            request.settings.checkpoint.keep_drafts};
-}
-
-std::vector<std::string> weight_files(const std::string& folder) {
-    std::vector<std::string> files;
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-        if (entry.path().extension() == ".safetensors") {
-            files.push_back(entry.path().string());
-        }
-    }
-    std::sort(files.begin(), files.end());
-    return files;
-}
-
-}  // namespace
-
-std::string resume_config_path(const std::string& run_folder) {
-    const std::string path = (std::filesystem::path(run_folder) / "config.toml").string();
-    if (!std::filesystem::exists(path)) {
-        throw Error(ErrorKind::Config,
-                    {.what = "this is no run folder: it has no config.toml",
-                     .where = run_folder,
-                     .cause = {},
-                     .hint = "Give --resume a folder that a run has written"});
-    }
-    return path;
-}
-
-void print_plan(const TrainRequest& request) {
-    std::optional<SavedData> saved;
-    if (!request.resume_folder.empty()) {
-        saved = saved_data(checkpoints_of(request).load(request.resume_step),
-                           request.extend_data,
-                           request.resume_folder);
-    }
-    print_header(prepare_run(request.settings, saved), request.changed_settings);
-}
-
-int train(TrainRequest request, StopSignals& signals) {
-    set_faults_from_environment();
-    Whereabouts whereabouts;
-    Watchdog watchdog(whereabouts, {.after_s = request.settings.watchdog.after.seconds});
-    const Activity::Scope activity(whereabouts.loop(), "prepare");
-    for (const std::string& file : request.config_files) {
-        log_info("settings  {}", file);
-    }
-    check_gpus(gpu::parse_devices(request.settings.run.gpus));
-    const bool resuming = !request.resume_folder.empty();
-    // One process at a time writes a run folder.
-    std::optional<io::FolderLock> lock;
-    std::optional<Checkpoint> checkpoint;
-    std::optional<SavedData> saved;
-    if (resuming) {
-        lock.emplace(request.resume_folder);
-        checkpoint = checkpoints_of(request).load(request.resume_step);
-        saved = saved_data(*checkpoint, request.extend_data, request.resume_folder);
-    }
-    PreparedRun run = [&] {
-        // The weights are read from the disk while the rows are judged.
-        const io::PageWarmer warmer(
-            weight_files(target::find_target(request.settings.run.target).folder));
-        return prepare_run(request.settings, saved);
-    }();
-    print_header(run, request.changed_settings);
-
-    const std::string folder =
-        resuming ? request.resume_folder : new_run_folder(request.settings.run, run.location.name);
-    RunStart start{.command_line = request.command_line, .step = 0, .changes = {}};
-    if (resuming) {
-        const Progress& progress = checkpoint->progress;
-        start.step = progress.step;
-        start.changes = describe_changes(
-            changes_on_resume(checkpoint->identity, identity_of(request.settings, run), folder),
-            run,
-            request.settings,
-            progress);
-        checkpoints_of(request).remove_leftovers();
-        checkpoints_of(request).set_aside_after(progress.step);
-        point_to_best(folder);
-    } else {
-        name_unfinished_runs(identity_of(request.settings, run), run, request.settings, folder);
-    }
-    check_free_disk(run.plan, folder);
-    create_run_folder(folder);
-    if (!lock) {
-        lock.emplace(folder);
-    }
-    report::Console& console = report::console();
-    console.attach(folder + "/console.log");
-    request.settings.run.output.clear();  // so that another run can read these settings
-    describe_run(folder, request.settings, run, start);
-    log_info(
-        "run       {}{}", folder, resuming ? fmt::format(", resumed at step {}", start.step) : "");
-    for (const std::string& line : start.changes) {
-        log_info("changed   {}", line);
-    }
-    if (resuming) {
-        if (const auto done = nothing_left(run, request.settings, checkpoint->progress, folder)) {
-            log_warning("{}", *done);
-        }
-    }
-
-    RunHooks hooks(request.settings.hooks, folder);
-    NumericPolicy numeric_policy(
-        folder,
-        [&data = *run.training](SampleId id) { return data.place_of(id); },
-        checkpoint ? checkpoint->progress.step - checkpoint->optimizer.steps : 0);
-    StatusBoard board(console,
-                      {.folder = folder,
-                       .version = std::string(kVersion),
-                       .every_s = request.settings.report.every.seconds,
-                       .stop_requested = [&signals] { return signals.stop_requested(); }});
-    try {
-        RunReport report(folder, start.step, request.settings, std::move(numeric_policy), board);
-        report.set_hooks(hooks);
-        report.changed(start.step, start.changes);
-        Session session(
-            std::move(run), request, std::move(checkpoint), whereabouts, watchdog, board);
-        const Progress progress = session.train(folder, report, signals);
-        whereabouts.loop().set("end", Activity::kNoNumber, Activity::Kind::Waits);
-        const int signal = signals.stop_signal.load();
-        const int code = signal == 0 ? 0 : signal == SIGINT ? 130 : 143;
-        board.finished(code == 0 ? report::RunState::Done : report::RunState::Stopped, code);
-        report.summary(progress, folder);
-        hooks.finish();
-        return code;
-    } catch (...) {
-        const std::exception_ptr failure = tensor::as_failure(std::current_exception());
-        board.failed(failure);
-        std::rethrow_exception(failure);
-    }
+SessionResult run_session(PreparedRun run,
+                          const TrainRequest& request,
+                          const SessionParts& parts,
+                          std::optional<Checkpoint> checkpoint,
+                          std::optional<data::Cursor> end) {
+    Session session(std::move(run), request, parts, std::move(checkpoint), end);
+    return session.train(parts.folder, parts.report, parts.signals);
 }
 
 }  // namespace dflash::train

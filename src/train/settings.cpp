@@ -190,6 +190,11 @@ void DataSettings::declare(SettingList& list) {
              min_trained_tokens,
              "rows with fewer trained tokens are left out, and do not count as unusable",
              {.at_least = 1, .at_most = kMostTokens, .unit = "tokens"});
+    list.add("data.responses",
+             responses,
+             "whose answers are trained: those of the data alone; those that are missing are the "
+             "target's; or all are the target's",
+             {.one_of = {"dataset", "missing", "regenerate"}});
     list.add("data.chat_format",
              chat_format,
              "chat format of the target; by rule recognised from its template");
@@ -378,6 +383,10 @@ void GenerateSettings::declare(SettingList& list) {
              max_repeated,
              "answers in which more than this share of the 4-grams are repeated are dropped",
              {.at_least = 0, .at_most = 1, .maths = false});
+    list.add("generate.shard_rows",
+             shard_rows,
+             "training on prompts: rows that are answered before training goes on with them",
+             {.at_least = 1, .at_most = kMostRows, .unit = "rows", .maths = false});
 }
 
 SettingList Settings::list() {

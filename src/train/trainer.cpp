@@ -42,7 +42,7 @@ Progress Trainer::run() {
     bool data_left = true;
     while (data_left && !parts_.length.finished(progress_) && !parts_.signals.stop_requested()) {
         data_left = fill_step();
-        if (step_.empty()) {
+        if (step_.empty() || wants_rows_) {
             break;
         }
         finish_step();
@@ -58,7 +58,7 @@ Progress Trainer::run() {
     }
     report_steps(0);
     stop_pipeline();
-    if (!parts_.signals.stop_requested()) {
+    if (!parts_.signals.stop_requested() && !wants_rows_) {
         evaluate();
         decode_prompts(/*whatever_it_costs=*/true);
     }
@@ -84,10 +84,16 @@ void Trainer::stop_pipeline() {
 }
 
 bool Trainer::fill_step() {
+    const Progress before = progress_;
     while (!step_.full()) {
         std::optional<pipeline::RowLease> row = next_row();
         if (!row) {
-            return false;  // END: the data is used up, which is no error
+            // END: the data is used up, which is no error; or only what there is of it so far.
+            if (parts_.data_goes_on && !parts_.signals.stop_requested()) {
+                progress_ = before;
+                wants_rows_ = true;
+            }
+            return false;
         }
         progress_.consume(*row->row());
         if (parts_.on_row) {

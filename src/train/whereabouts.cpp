@@ -145,6 +145,14 @@ void Whereabouts::set_pipeline(std::shared_ptr<const pipeline::PipelineBoard> bo
     pipeline_ = std::move(board);
 }
 
+void Whereabouts::forget_parts() {
+    const std::lock_guard lock(mutex_);
+    threads_.clear();
+    workers_.clear();
+    collectives_.reset();
+    pipeline_.reset();
+}
+
 Picture Whereabouts::picture(double stalled_s) const {
     PictureMaker maker(stalled_s);
     // The order of suspicion: the loop often only waits for what it has others do.

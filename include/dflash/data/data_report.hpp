@@ -57,8 +57,11 @@ struct DataReport {
     std::int64_t lines = 0;  ///< rows: lines that are not blank, or items of arrays
     std::int64_t blank = 0;
     std::int64_t usable = 0;
-    std::map<std::string, ShapeCount> shapes;     ///< of rows that could be read
-    std::map<std::string, RowGroup> refused;      ///< by kind
+    std::int64_t answered = 0;  ///< usable rows that a model has answered
+    std::int64_t pending = 0;   ///< rows whose answers are still to come; not among the usable
+    std::map<std::string, std::int64_t> dropped_answers;  ///< answers that are not used, by reason
+    std::map<std::string, ShapeCount> shapes;             ///< of rows that could be read
+    std::map<std::string, RowGroup> refused;              ///< by kind
     std::map<std::string, std::int64_t> ignored;  ///< fields that nobody reads: in how many rows
     RowGroup duplicates;                          ///< usable rows that an earlier row equals
 

@@ -9,6 +9,7 @@
 #include <dflash/data/data_list.hpp>
 #include <dflash/data/data_report.hpp>
 #include <dflash/data/mixture.hpp>
+#include <dflash/data/row_answers.hpp>
 #include <dflash/data/row_file.hpp>
 #include <dflash/data/sample.hpp>
 #include <dflash/data/tokenizer.hpp>
@@ -37,6 +38,10 @@ struct DatasetOptions {
     /// did that made its last turn (ChatFormat::served_thinking).
     RenderOptions render{};
     RowFileOptions files{};
+    /// Rows that a model answers; null: all rows are as their files have them. Such a row is a
+    /// usable sample from the start, whatever becomes of its answer, so that the order of samples
+    /// does not depend on when it comes; one whose answer cannot be used is a dropped sample.
+    std::shared_ptr<const RowAnswers> answers{};
 };
 
 /// Immutable after opening; encode() may be called concurrently.
@@ -69,10 +74,13 @@ class Dataset {
     std::optional<Error> problem() const;
 
     /// Tokens and loss mask of a sample, cut to max_length; `ref` holds the id only. Reads the line
-    /// again; Error{Data} if the file was changed since, so that the row is now refused.
+    /// again; Error{Data} if the file was changed since, so that the row is now refused. A row that
+    /// a model answers is empty, with the reason in `dropped`, where its answer is of no use or
+    /// still to come (kPendingAnswer).
     Sample encode(SampleId id) const;
 
-    /// Tokens of a usable sample as judged (for planning), in the order of usable().
+    /// Tokens of a usable sample as judged (for planning), in the order of usable(); 0 where there
+    /// is no answer.
     const std::vector<std::int32_t>& lengths() const;
 
     /// What the files hold, with first_epoch 0. A last line that was cut (it has no line end and is

@@ -45,6 +45,15 @@ class PromptRow {
     /// Adds the answer to question() and goes on to the next turn.
     void answer(Message message);
 
+    /// Adds an answer that was given before, as answers() had it. question() is of no use then.
+    void restore(const io::Json& answer);
+
+    /// The answers that were added, as messages.
+    const std::vector<io::Json>& answers() const { return answers_; }
+
+    /// The turns behind the one that is asked now, for comparing rows.
+    std::string later_turns() const;
+
     /// Leaves out the turns that are not answered.
     void end() { done_ = true; }
 
@@ -55,12 +64,14 @@ class PromptRow {
 
   private:
     PromptRow() = default;
+    void add(io::Json written, Message message);
 
     io::Json row_;                     // an object
     std::vector<std::string> fields_;  // of row_, that hold the conversation
     Conversation conversation_;        // later_turns: what follows the answer, turn by turn
     std::vector<io::Json> written_;    // messages of conversation_ as JSON, as many as it has
     std::vector<std::vector<io::Json>> later_written_;
+    std::vector<io::Json> answers_;
     std::int64_t answered_ = 0;
     bool done_ = false;
 };

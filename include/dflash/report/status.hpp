@@ -14,7 +14,8 @@
 namespace dflash::report {
 
 enum class RunState {
-    Starting,  ///< loading, compiling kernels
+    Starting,   ///< loading, compiling kernels
+    Answering,  ///< the target answers rows of the data
     Training,
     Evaluating,
     Saving,    ///< and training waits for it

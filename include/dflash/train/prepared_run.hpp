@@ -36,6 +36,8 @@ struct SavedData {
     std::string run_folder;  ///< for messages
 };
 
+class RunAnswers;
+
 struct PreparedRun {
     target::TargetLocation location;
     target::TargetConfig target;
@@ -43,6 +45,7 @@ struct PreparedRun {
     std::shared_ptr<const data::ChatFormat> format;
     std::string format_origin;  ///< by what it was recognised
     std::vector<gpu::Device> devices;
+    std::shared_ptr<RunAnswers> answers;  ///< of rows that the target answers; null: of none
     std::unique_ptr<data::Dataset> training;
     std::unique_ptr<data::Dataset> evaluation;  ///< null: held-out rows come from `training`
     std::optional<data::DataHistory> history;   ///< set by prepare_run
@@ -75,8 +78,17 @@ EpochSizes epoch_sizes_of(const std::vector<SampleId>& train_ids,
 /// Finds and judges. `saved`: of a run that is resumed; its data must be as they were, or have
 /// grown at their end if that is allowed. New rows enter at the next epoch. Throws Error with the
 /// kind of what is wrong.
+///
+/// Where the data has rows that the target is to answer (data.responses), their answers are those
+/// of `answers`, or of new ones: those that the run folder of `saved` holds, all others still to
+/// come.
 PreparedRun prepare_run(const Settings& settings,
-                        const std::optional<SavedData>& saved = std::nullopt);
+                        const std::optional<SavedData>& saved = std::nullopt,
+                        std::shared_ptr<RunAnswers> answers = {});
+
+/// What tells a target from others: architecture, names and shapes of its weights, and some of
+/// their bytes.
+std::string target_fingerprint(const target::TargetConfig& target, const std::string& folder);
 
 /// The entry of an Identity that holds the history of the data (DataHistory::to_text).
 inline constexpr const char* kDataIdentity = "data";
@@ -86,6 +98,9 @@ model::LossWeights loss_weights_of(const TrainSettings& settings);
 
 /// What must be equal when the run is resumed, and the history of the data.
 Identity identity_of(Settings& settings, const PreparedRun& run);
+
+/// The lines about its data.
+void print_data(const PreparedRun& run);
 
 /// The lines a run starts with: target, drafter, split, data, settings that are not defaults.
 void print_header(const PreparedRun& run, const std::vector<std::string>& changed_settings);

@@ -12,6 +12,7 @@
 #include <dflash/train/response_journal.hpp>
 #include <dflash/train/run_data.hpp>
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -39,6 +40,9 @@ struct ResponseOptions {
     std::uint64_t seed = 0;
     data::RenderOptions render;
     int num_threads = 1;  ///< that judge rows
+    /// Whether what is drawn for an answer hangs on what is asked instead of the row's place, so
+    /// that rows which come to other places keep their answers. Weights of files play no part then.
+    bool by_content = false;
 };
 
 /// Rows that are not asked, by reason, with the place of the first.
@@ -89,8 +93,23 @@ class ResponseSource : NonCopyable {
     /// Sizes and hashes of the files, for the identity of a journal.
     std::string content_hash() const;
 
-    /// The journal that answers go to, and in which those are that are done.
-    void set_journal(ResponseJournal& journal) { journal_ = &journal; }
+    /// Where answers go to, and where those are that are done.
+    void set_keeper(ResponseKeeper& keeper) { keeper_ = &keeper; }
+
+    /// From here on next() gives these tasks, which rows that are asked have, in this order.
+    void ask_for(std::vector<std::int64_t> tasks);
+
+    /// Whether the row is asked; or is not since its prompt is too long.
+    bool asks(std::int64_t row) const { return kind_of(row) == Kind::Asked; }
+
+    bool too_long(std::int64_t row) const { return kind_of(row) == Kind::TooLong; }
+
+    /// by_content: the same for all tasks that ask the same in the same mode and are the same
+    /// sample; several rows that ask the same have names of their own, in their order.
+    std::string content_key(std::int64_t task) const;
+
+    /// The row with answers that were given before (ResponseEntry::answers).
+    std::string row_with(std::int64_t task, const std::vector<io::Json>& answers, bool cut) const;
 
     /// The next prompt; nothing if there is none now. From any thread.
     std::optional<target::GenerationRequest> next();
@@ -103,17 +122,25 @@ class ResponseSource : NonCopyable {
     ResponseSums sums() const;
     std::int64_t turns_left() const;
 
-    /// Writes the output in the order of the rows.
-    void publish();
+    /// Writes the output of the journal in the order of the rows.
+    void publish(ResponseJournal& journal);
 
   private:
-    enum class Kind : std::uint8_t { Asked, Kept, LeftOut };
+    enum class Kind : std::uint8_t { Asked, Kept, TooLong, LeftOut };
 
     struct Asked;
+
+    /// Of what a row asks.
+    using ContentHash = std::array<std::uint64_t, 2>;
+
+    Kind kind_of(std::int64_t row) const { return kinds_[static_cast<std::size_t>(row)]; }
 
     const data::RowFile& file_of(std::int64_t row, std::int64_t& place) const;
     data::PromptRow::Result read(std::int64_t row) const;
     std::string place(std::int64_t row) const;
+    void tell_repetitions_apart();
+    std::uint64_t number_of(std::int64_t task) const;
+    std::string to_row(std::int64_t task, const data::PromptRow& row, bool cut) const;
     std::optional<bool> thinking_of(std::int64_t task) const;
     data::RenderOptions render_options(std::int64_t task) const;
     void judge(std::int64_t row, ResponseFigures& figures);
@@ -129,12 +156,14 @@ class ResponseSource : NonCopyable {
     std::vector<data::RowFile> files_;
     std::vector<std::int64_t> first_rows_;  // of each file and, last, of all
     std::vector<Kind> kinds_;               // by row
+    std::vector<ContentHash> contents_;     // by row; by_content only
     bool has_turns_ = false;
     ResponseFigures figures_;
-    ResponseJournal* journal_ = nullptr;
+    ResponseKeeper* keeper_ = nullptr;
 
-    mutable std::mutex mutex_;  // guards: everything below, and the journal
-    std::int64_t next_task_ = 0;
+    mutable std::mutex mutex_;         // guards: everything below, and the keeper
+    std::vector<std::int64_t> order_;  // tasks to ask ...
+    std::size_t next_ = 0;             // ... and the next one of them
     std::map<std::int64_t, std::unique_ptr<Asked>> in_flight_;  // by task
     std::deque<std::int64_t> more_turns_;                       // tasks of in_flight_
     std::int64_t turns_left_ = 0;

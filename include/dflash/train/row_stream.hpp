@@ -22,13 +22,15 @@ class EpochSource final : public pipeline::SampleSource {
   public:
     /// An epoch is drawn of the first sizes.in_epoch() of `samples`, so samples behind them do not
     /// change its order. `num_epochs` empty: without end (a run bounded by tokens or hours).
+    /// `stop`: the beginning of a window at which the samples end for now.
     EpochSource(std::vector<SampleId> samples,
                 EpochSizes sizes,
                 data::Mixture mixture,
                 std::uint64_t seed,
                 std::int64_t window,
                 data::Cursor start,
-                std::optional<std::int64_t> num_epochs);
+                std::optional<std::int64_t> num_epochs,
+                std::optional<data::Cursor> stop = std::nullopt);
 
     data::SampleRef next() override;
 
@@ -40,7 +42,9 @@ class EpochSource final : public pipeline::SampleSource {
     EpochSizes sizes_;
     data::Mixture mixture_;
     std::uint64_t seed_;
+    std::int64_t window_;
     std::optional<std::int64_t> num_epochs_;
+    std::optional<data::Cursor> stop_;
     std::int64_t epoch_;
     std::int64_t place_;
     std::int64_t index_ = 0;

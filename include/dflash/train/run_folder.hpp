@@ -33,4 +33,7 @@ void describe_run(const std::string& folder,
                   const PreparedRun& run,
                   const RunStart& start);
 
+/// data-report.md and .json.
+void write_data_report(const std::string& folder, const data::DataReport& report);
+
 }  // namespace dflash::train

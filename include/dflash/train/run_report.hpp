@@ -76,6 +76,9 @@ class RunReport {
 
     void saved(const SaveReport& save);
 
+    /// What counts rows and waits has been made anew: speeds are of what follows.
+    void begins_anew();
+
     /// Metrics and saves go to the hooks, too, which must outlive this object.
     void set_hooks(RunHooks& hooks);
 

@@ -75,6 +75,7 @@ struct DataSettings {
     std::int64_t window = 2048;
     double max_bad_fraction = 0.01;
     std::int64_t min_trained_tokens = 1;
+    std::string responses = "missing";  ///< or "dataset", "regenerate"
     std::optional<std::string> chat_format;
     data::RenderOptions render;
     data::GenericMarks generic;
@@ -145,6 +146,7 @@ struct GenerateSettings {
     std::optional<std::int64_t> top_k;
     std::optional<std::int64_t> batch;
     double max_repeated = 1;
+    std::int64_t shard_rows = 16384;
     void declare(SettingList& list);
 };
 

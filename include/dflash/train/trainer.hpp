@@ -41,6 +41,7 @@ struct TrainerParts {
     RunLength length;
     Identity identity;
     const Settings& settings;
+    bool data_goes_on = false;  ///< rows that end before the run's length are not the last ones
     std::function<void(const data::PackedRow&)> on_row{};  ///< sees every row that is taken
 };
 
@@ -53,6 +54,10 @@ class Trainer {
     /// evaluates and saves at the end. Throws the run's first error, after which nothing is
     /// written.
     Progress run();
+
+    /// Whether it ended for want of rows that are still to come: after its last whole step, which
+    /// is saved. Rows that came behind that are not consumed.
+    bool wants_rows() const { return wants_rows_; }
 
   private:
     /// Steps that are ahead of their reports: the workers' queues never run dry, and never run
@@ -87,7 +92,8 @@ class Trainer {
     double trained_before_s_;
     double last_save_s_;
     StatusBoard::Activity being_written_;  // the save that the writer is at
-    bool save_waits_ = false;              // one that is due waits for the one before it
+    bool wants_rows_ = false;
+    bool save_waits_ = false;  // one that is due waits for the one before it
     std::optional<std::int64_t> evaluated_step_;
     std::optional<std::int64_t> decoded_step_;
     double last_acceptance_ = 0;

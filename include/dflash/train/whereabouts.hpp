@@ -51,6 +51,10 @@ class Whereabouts : NonCopyable {
     void set_collectives(std::shared_ptr<const comm::CollectiveBoard> board);
     void set_pipeline(std::shared_ptr<const pipeline::PipelineBoard> board);
 
+    /// Forgets all parts but the loop: they are gone, and others will come. What add_thread() gave
+    /// must not be used any more.
+    void forget_parts();
+
     /// Never blocks: what somebody just adds is left out. From any thread.
     Picture picture(double stalled_s) const;
 

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training on rows that the target answers itself, on the tiny target.
+#include "tiny_run.hpp"
+
+#include <dflash/core/error.hpp>
+#include <dflash/core/log.hpp>
+#include <dflash/train/checkpoint.hpp>
+#include <dflash/train/generate.hpp>
+
+#include <csignal>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fmt/format.h>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace dflash::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string prompts(int first, int end) {
+    std::string text;
+    for (int i = first; i < end; ++i) {
+        text += fmt::format(R"({{"id": {0}, "prompt": "Tell me about {0}."}})"
+                            "\n",
+                            i);
+    }
+    return text;
+}
+
+std::string answered(int first, int end) {
+    std::string text;
+    for (int i = first; i < end; ++i) {
+        text += fmt::format(R"({{"id": {0}, "prompt": "What is {0}?", "response": "A number."}})"
+                            "\n",
+                            i);
+    }
+    return text;
+}
+
+void write(const std::string& path, const std::string& text) {
+    std::ofstream(path, std::ios::binary) << text;
+}
+
+class Lines {
+  public:
+    Lines()
+        : former_(set_log_sink(
+              [this](LogLevel, std::string_view line) { text += std::string(line) + "\n"; })) {}
+
+    ~Lines() { set_log_sink(std::move(former_)); }
+
+    bool have(const std::string& part) const { return text.find(part) != std::string::npos; }
+
+    std::string text;
+
+  private:
+    LogSink former_;
+};
+
+/// Two passes over the data, with the cache in the same folder.
+TrainRequest request_for(const TemporaryFolder& folder, const std::string& name) {
+    TrainRequest request = tiny_request(folder.path(name), 1);
+    Settings& s = request.settings;
+    s.run.data = folder.path("rows.jsonl");
+    s.train.max_steps.reset();
+    s.train.epochs = 2;
+    s.train.rows_per_step = 3;
+    s.data.window = 8;
+    s.cache.dir = folder.path("cache");
+    s.generate.max_new_tokens = 24;
+    s.generate.temperature = 0.9;
+    return request;
+}
+
+std::vector<io::Json> lines_of(const std::string& path) {
+    std::vector<io::Json> rows;
+    std::ifstream file(path);
+    REQUIRE_MESSAGE(file.good(), path);
+    std::string header;
+    std::getline(file, header);
+    for (std::string line; std::getline(file, line);) {
+        rows.push_back(io::Json::parse(line, path));
+    }
+    return rows;
+}
+
+std::string state_of(const TrainRequest& request) {
+    return file_bytes(request.settings.run.output + "/latest/state/optimizer.safetensors");
+}
+
+std::optional<Error> error_of(const std::function<void()>& action) {
+    try {
+        action();
+    } catch (const Error& error) {
+        return error;
+    }
+    return std::nullopt;
+}
+
+/// Answers that the target gave in a run of its own, not from the cache.
+std::int64_t num_generated(const std::string& run_folder) {
+    std::int64_t count = 0;
+    for (const io::Json& line : lines_of(run_folder + "/answers.jsonl")) {
+        count += line.find("cached") == nullptr ? 1 : 0;
+    }
+    return count;
+}
+
+}  // namespace
+
+TEST_SUITE("train.prompts") {
+    TEST_CASE("prompts: a run answers them first, and the next one takes them from the cache") {
+        const TemporaryFolder folder;
+        write(folder.path("rows.jsonl"), prompts(0, 40));
+        const TrainRequest first = request_for(folder, "first");
+        {
+            const Lines lines;
+            REQUIRE(run(first) == 0);
+            CHECK(lines.have("40 of 40 rows: 40 answered by the target"));
+        }
+        CHECK(num_generated(first.settings.run.output) == 40);
+        CHECK(losses(first.settings.run.output).size() > 4);
+        const TrainRequest second = request_for(folder, "second");
+        {
+            const Lines lines;
+            REQUIRE(run(second) == 0);
+            CHECK(lines.have("0 answered by the target, 40 taken from the cache"));
+            CHECK(!lines.have("rows to answer"));  // nothing was loaded for it
+        }
+        CHECK(num_generated(second.settings.run.output) == 0);
+        CHECK(state_of(first) == state_of(second));
+
+        // Rows in other places and beside others keep their answers; new ones are asked for.
+        write(folder.path("rows.jsonl"), prompts(35, 50) + prompts(0, 10));
+        const TrainRequest third = request_for(folder, "third");
+        REQUIRE(run(third) == 0);
+        CHECK(num_generated(third.settings.run.output) == 10);
+        // Another way of answering is another folder of the cache.
+        TrainRequest cooler = request_for(folder, "cooler");
+        cooler.settings.generate.temperature = 0.5;
+        REQUIRE(run(cooler) == 0);
+        CHECK(num_generated(cooler.settings.run.output) == 25);
+    }
+
+    TEST_CASE("prompts: in how many turns they are answered changes nothing") {
+        const TemporaryFolder folder;
+        write(folder.path("rows.jsonl"), prompts(0, 30) + answered(30, 46) + prompts(46, 60));
+        const TrainRequest whole = request_for(folder, "whole");
+        REQUIRE(run(whole) == 0);
+        CHECK(num_generated(whole.settings.run.output) == 44);
+        for (const std::int64_t shard : {5, 20}) {
+            CAPTURE(shard);
+            TrainRequest turns = request_for(folder, fmt::format("turns-{}", shard));
+            turns.settings.cache.dir = folder.path(fmt::format("cache-{}", shard));
+            turns.settings.generate.shard_rows = shard;
+            const Lines lines;
+            REQUIRE(run(turns) == 0);
+            CHECK(lines.have("answering and training take turns"));
+            CHECK(num_generated(turns.settings.run.output) == 44);
+            CHECK(metrics(turns.settings.run.output, "save").size() > 1);
+            CHECK(losses(turns.settings.run.output) == losses(whole.settings.run.output));
+            CHECK(state_of(turns) == state_of(whole));
+        }
+    }
+
+    TEST_CASE("prompts: a run that is stopped at any moment goes on to the same bits") {
+        const TemporaryFolder folder;
+        write(folder.path("rows.jsonl"), prompts(0, 60));
+        TrainRequest whole = request_for(folder, "whole");
+        whole.settings.generate.shard_rows = 20;
+        REQUIRE(run(whole) == 0);
+
+        TrainRequest parts = request_for(folder, "parts");
+        parts.settings.generate.shard_rows = 20;
+        parts.settings.cache.dir = folder.path("cache-of-parts");
+        {
+            StopSignals signals;
+            signals.stop_signal = SIGINT;  // before the first answer is there
+            CHECK(train(parts, signals) == 130);
+        }
+        CHECK(CheckpointStore(parts.settings.run.output, 1, 1).steps().empty());
+        TrainRequest resumed = parts;
+        resumed.resume_folder = parts.settings.run.output;
+        resumed.settings.run.output.clear();
+        for (const std::int64_t steps : {2, 5}) {
+            resumed.settings.train.max_steps = steps;
+            CHECK(run(resumed) == 0);
+        }
+        // Whatever becomes of the cache.
+        fs::remove_all(parts.settings.cache.dir);
+        const auto before = file_bytes(parts.settings.run.output + "/answers.jsonl");
+        // The end of the process in the middle of a line, as well.
+        std::ofstream(parts.settings.run.output + "/answers.jsonl", std::ios::app)
+            << R"({"sample": 3, "key)";
+        resumed.settings.train.max_steps.reset();
+        REQUIRE(run(resumed) == 0);
+        const auto after = file_bytes(parts.settings.run.output + "/answers.jsonl");
+        CHECK(after.substr(0, before.size()) == before);
+        CHECK(losses(parts.settings.run.output) == losses(whole.settings.run.output));
+        CHECK(state_of(parts) == state_of(whole));
+    }
+
+    TEST_CASE("prompts: data with all of their answers are trained on as they are") {
+        const TemporaryFolder folder;
+        write(folder.path("rows.jsonl"), answered(0, 60));
+        for (const char* responses : {"missing", "dataset"}) {
+            CAPTURE(responses);
+            TrainRequest request = request_for(folder, responses);
+            request.settings.data.responses = responses;
+            const Lines lines;
+            REQUIRE(run(request) == 0);
+            CHECK(!lines.have("answers "));
+            CHECK(!fs::exists(request.settings.run.output + "/answers.jsonl"));
+        }
+        CHECK(!fs::exists(folder.path("cache") + "/responses"));
+        TrainRequest anew = request_for(folder, "regenerate");
+        anew.settings.data.responses = "regenerate";
+        REQUIRE(run(anew) == 0);
+        CHECK(num_generated(anew.settings.run.output) == 60);
+        for (const io::Json& line : lines_of(anew.settings.run.output + "/answers.jsonl")) {
+            CHECK(line.dump().find("A number.") == std::string::npos);
+        }
+    }
+
+    TEST_CASE("prompts: with \"dataset\" rows without answers are left out, as they are unusable") {
+        const TemporaryFolder folder;
+        write(folder.path("rows.jsonl"), prompts(0, 1) + answered(1, 60));
+        TrainRequest request = request_for(folder, "run");
+        request.settings.data.responses = "dataset";
+        request.settings.data.max_bad_fraction = 0.1;
+        REQUIRE(run(request) == 0);
+        request = request_for(folder, "none");
+        request.settings.data.responses = "dataset";
+        write(folder.path("rows.jsonl"), prompts(0, 20));
+        const auto error = error_of([&] { run(request); });
+        REQUIRE(error);
+        CHECK(error->kind() == ErrorKind::Data);
+    }
+
+    TEST_CASE("prompts: answers that repeat themselves are dropped and counted, also cached ones") {
+        const TemporaryFolder folder;
+        write(folder.path("rows.jsonl"), prompts(0, 20) + answered(20, 40));
+        TrainRequest request = request_for(folder, "all");
+        request.settings.generate.max_new_tokens = 80;
+        request.settings.generate.temperature = 0;  // a random model runs into loops
+        REQUIRE(run(request) == 0);
+        request.settings.run.output = folder.path("few");
+        request.settings.generate.max_repeated = 0.3;
+        const Lines lines;
+        REQUIRE(run(request) == 0);
+        CHECK(lines.have("dropped: repeated"));
+        CHECK(num_generated(folder.path("few")) == 0);
+        std::set<std::int64_t> used;
+        for (const io::Json& line : lines_of(folder.path("few") + "/answers.jsonl")) {
+            if (line.find("dropped") == nullptr) {
+                used.insert(line.require_integer("sample", "line"));
+            }
+        }
+        CHECK(used.size() < 20);
+    }
+
+    TEST_CASE("prompts: what cannot be answered, or kept, is a clear error") {
+        const TemporaryFolder folder;
+        write(folder.path("rows.jsonl"), prompts(0, 20));
+        TrainRequest request = request_for(folder, "run");
+        request.settings.generate.max_prompt_tokens = 3;
+        auto error = error_of([&] { run(request); });
+        REQUIRE(error);
+        CHECK(error->kind() == ErrorKind::Data);
+        CHECK(error->parts().cause.find("prompt_too_long") != std::string::npos);
+        CHECK(error->parts().cause.find("generate.max_prompt_tokens = 3") != std::string::npos);
+
+        request = request_for(folder, "samples");
+        request.settings.generate.samples = 2;
+        error = error_of([&] { run(request); });
+        REQUIRE(error);
+        CHECK(error->kind() == ErrorKind::Config);
+        CHECK(error->parts().hint.find("dflash generate") != std::string::npos);
+
+        write(folder.path("file"), "no folder");
+        request = request_for(folder, "cache");
+        request.settings.cache.dir = folder.path("file");
+        error = error_of([&] { run(request); });
+        REQUIRE(error);
+        CHECK(error->kind() == ErrorKind::Storage);
+        CHECK(error->parts().hint.find("cache.dir") != std::string::npos);
+
+        // Other rows under the answers of a run.
+        request = request_for(folder, "begun");
+        {
+            StopSignals signals;
+            signals.stop_signal = SIGINT;
+            CHECK(train(request, signals) == 130);
+        }
+        REQUIRE(run(request_for(folder, "whole")) == 0);
+        fs::copy_file(folder.path("whole/answers.jsonl"),
+                      folder.path("begun/answers.jsonl"),
+                      fs::copy_options::overwrite_existing);
+        write(folder.path("rows.jsonl"), prompts(100, 120));
+        request.resume_folder = request.settings.run.output;
+        request.settings.run.output.clear();
+        error = error_of([&] { run(request); });
+        REQUIRE(error);
+        CHECK(error->kind() == ErrorKind::Config);
+        CHECK(error->parts().what.find("other rows") != std::string::npos);
+    }
+
+    TEST_CASE("prompts: the plan counts rows, and writes nothing") {
+        const TemporaryFolder folder;
+        write(folder.path("rows.jsonl"), prompts(0, 40) + answered(40, 60));
+        const TrainRequest request = request_for(folder, "run");
+        {
+            const Lines lines;
+            print_plan(request);
+            CHECK(lines.have("40 of 60 rows are the target's to answer"));
+            CHECK(lines.have("0 in the cache, 40 to be answered"));
+            CHECK(lines.have("all are answered before training begins"));
+        }
+        CHECK(!fs::exists(request.settings.run.output));
+        CHECK(!fs::exists(folder.path("cache") + "/responses"));
+        REQUIRE(run(request) == 0);
+        const Lines lines;
+        print_plan(request_for(folder, "again"));
+        CHECK(lines.have("40 in the cache, 0 to be answered"));
+    }
+}
+
+}  // namespace dflash::train

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cmath>
 #include <fmt/format.h>
+#include <span>
 #include <utility>
 
 namespace dflash::train {
@@ -18,6 +19,9 @@ namespace {
 
 /// Of a document that are run again.
 constexpr std::int32_t kPrefixTokens = 64;
+
+/// Of the first document that are decoded: so many as a prompt, and as many one by one.
+constexpr std::int64_t kDecodedTokens = 8;
 
 /// Positions whose features are converted to fp32 at a time.
 constexpr std::int64_t kChunk = 1024;
@@ -64,6 +68,72 @@ std::pair<at::Tensor, at::Tensor> look_at(const at::Tensor& plane_TH) {
         norms.push_back(at::linalg_vector_norm(part, 2, {1}));
     }
     return {at::cat(largest), at::cat(norms)};
+}
+
+/// Extends a slot and leaves the features of the new tokens in `planes_KdH` from its length on.
+at::Tensor extend(target::TargetModel& model,
+                  target::DecodeCache& cache,
+                  std::int32_t slot,
+                  std::span<const TokenId> tokens,
+                  std::span<const std::int64_t> taps,
+                  const at::Tensor& planes_KdH) {
+    const std::int64_t begin = cache.length(slot);
+    const std::vector<std::int32_t> starts{0, narrow<std::int32_t>(tokens.size())};
+    return model.extend(cache,
+                        {.tokens = tokens, .starts = starts, .slots = std::span(&slot, 1)},
+                        taps,
+                        [&](std::int64_t layer, const at::Tensor& residual_TH) {
+                            const auto k =
+                                std::find(taps.begin(), taps.end(), layer) - taps.begin();
+                            planes_KdH[k].narrow(0, begin, residual_TH.size(0)).copy_(residual_TH);
+                        });
+}
+
+/// Decodes the first tokens of a document both ways that decoding has: passes over new tokens in
+/// slot 0, steps whose input lies on the device in slot 1.
+std::optional<DecodedPrefix> decode_prefix(target::TargetModel& model,
+                                           std::span<const TokenId> document,
+                                           std::span<const std::int64_t> taps) {
+    const std::int64_t all = std::min(std::ssize(document), 2 * kDecodedTokens);
+    if (all < 2) {
+        return std::nullopt;
+    }
+    const std::int64_t prompt = all / 2;
+    const auto tokens = document.first(static_cast<std::size_t>(all));
+    const auto first = tokens.first(static_cast<std::size_t>(prompt));
+    const std::unique_ptr<target::DecodeCache> cache = model.make_cache(2, all);
+    const at::TensorOptions options = model.embed_VH().options();
+    const at::Tensor planes_KdH =
+        at::empty({std::ssize(taps), all, model.config().hidden_size}, options);
+    extend(model, *cache, 0, first, taps, planes_KdH);
+    std::vector<at::Tensor> extended;
+    for (const TokenId& token : tokens.subspan(first.size())) {
+        extended.push_back(
+            extend(model, *cache, 0, std::span(&token, 1), taps, planes_KdH)[0].clone());
+    }
+    // Other tokens from here on, so that it shows when slots are taken for each other.
+    const std::vector<TokenId> backwards(tokens.rbegin(), tokens.rend());
+    cache->truncate(0, 0);
+    extend(model, *cache, 0, backwards, {}, {});
+    extend(model, *cache, 1, first, {}, {});
+    std::vector<at::Tensor> stepped;
+    for (const TokenId token : tokens.subspan(first.size())) {
+        const auto on_device = [&](std::int64_t value) {
+            return at::full({1}, value, options.dtype(at::kInt));
+        };
+        stepped.push_back(model
+                              .decode(*cache,
+                                      {.tokens_S = on_device(token),
+                                       .slots_S = on_device(1),
+                                       .lengths_S = on_device(cache->length(1))})[0]
+                              .clone());
+        cache->note_appended(1, 1);
+    }
+    const auto on_host = [](const at::Tensor& x) { return x.cpu().to(at::kFloat); };
+    return DecodedPrefix{.prompt = prompt,
+                         .features_KdH = on_host(planes_KdH),
+                         .extended_sH = on_host(at::stack(extended)),
+                         .stepped_sH = on_host(at::stack(stepped))};
 }
 
 }  // namespace
@@ -143,6 +213,10 @@ FeatureEvidence FeatureGate::gather(const data::PackedRow& row,
             evidence.prefixes[i].alone_KnH = planes_KPH.narrow(
                 1, prefixes.starts[i], prefixes.starts[i + 1] - prefixes.starts[i]);
         }
+        evidence.decoded = decode_prefix(target.model(),
+                                         std::span(std::as_const(prefixes.tokens))
+                                             .first(static_cast<std::size_t>(prefixes.starts[1])),
+                                         evidence.taps);
     });
     return evidence;
 }

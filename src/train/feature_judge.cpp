@@ -99,7 +99,8 @@ class Judge {
                                  &Judge::zero,
                                  &Judge::repeated,
                                  &Judge::equal_layers,
-                                 &Judge::not_recomputed}) {
+                                 &Judge::not_recomputed,
+                                 &Judge::not_decoded}) {
             if (std::optional<Error> fault = (this->*check)()) {
                 return fault;
             }
@@ -244,6 +245,64 @@ class Judge {
             }
         }
         return std::nullopt;
+    }
+
+    /// Decoding has a path of its own through the target: caches, positions, single tokens.
+    std::optional<Error> not_decoded() const {
+        if (!e_.decoded) {
+            return std::nullopt;
+        }
+        const DecodedPrefix& decoded = *e_.decoded;
+        const std::int64_t all = decoded.features_KdH.size(1);
+        for (std::int64_t k = 0; k < num_layers(); ++k) {
+            const at::Tensor got_dH = decoded.features_KdH[k];
+            const at::Tensor expected_dH = e_.prefixes.front().alone_KnH[k].narrow(0, 0, all);
+            const auto off = [&](std::int64_t begin, std::int64_t count) {
+                return most_of(differences(got_dH.narrow(0, begin, count),
+                                           expected_dH.narrow(0, begin, count)));
+            };
+            const double prompt = off(0, decoded.prompt);
+            if (prompt > e_.tolerance) {
+                return decodes_otherwise(
+                    fmt::format("layer {} gives other features for a prompt of {} tokens that is "
+                                "read into a cache than in a row",
+                                layer(k),
+                                decoded.prompt),
+                    prompt);
+            }
+            const double behind = off(decoded.prompt, all - decoded.prompt);
+            if (behind > e_.tolerance) {
+                return decodes_otherwise(
+                    fmt::format("layer {} gives other features for {} tokens one by one behind a "
+                                "prompt of {} than in a row",
+                                layer(k),
+                                all - decoded.prompt,
+                                decoded.prompt),
+                    behind);
+            }
+        }
+        const double step = most_of(differences(decoded.stepped_sH, decoded.extended_sH));
+        if (step > e_.tolerance) {
+            return decodes_otherwise(
+                fmt::format("the decode step gives another residual than a pass over one token, "
+                            "behind a prompt of {} tokens",
+                            decoded.prompt),
+                step);
+        }
+        return std::nullopt;
+    }
+
+    Error decodes_otherwise(std::string what, double off) const {
+        return {ErrorKind::Internal,
+                {.what = std::move(what),
+                 .where = where(),
+                 .cause = fmt::format("relative difference {:.2g}, tolerance {:.2g}: positions or "
+                                      "cached keys and values are not those of the tokens",
+                                      off,
+                                      e_.tolerance),
+                 .hint = "What the target decodes is not what it would write, so neither answers "
+                         "nor acceptance would be right: try other GPUs, or --gpus cpu:2 for a few "
+                         "steps; where it fails as well this is a bug of dflash"}};
     }
 
     /// What the features are instead.

@@ -44,12 +44,72 @@ data::PackedRow make_row(std::uint64_t seed, const std::vector<std::int32_t>& le
 
 const std::vector<std::int32_t> kLengths{90, 12, 40};
 
+/// A target whose decoding is changed: what it captures is right.
+class DecodesOtherwise final : public target::TargetModel {
+  public:
+    using Extend = std::function<at::Tensor(target::TargetModel&,
+                                            target::DecodeCache&,
+                                            const target::Extension&,
+                                            std::span<const std::int64_t>,
+                                            const target::FeatureSink&)>;
+    using Decode = std::function<at::Tensor(
+        target::TargetModel&, target::DecodeCache&, const target::DecodeStep&)>;
+
+    DecodesOtherwise(std::unique_ptr<target::TargetModel> right, Extend extend, Decode decode)
+        : TargetModel(right->config()),
+          right_(std::move(right)),
+          extend_(std::move(extend)),
+          decode_(std::move(decode)) {}
+
+    void capture(const target::PackedInput& input,
+                 std::span<const std::int64_t> taps,
+                 const target::FeatureSink& sink) override {
+        right_->capture(input, taps, sink);
+    }
+
+    std::unique_ptr<target::DecodeCache> make_cache(std::int64_t slots,
+                                                    std::int64_t capacity) const override {
+        return right_->make_cache(slots, capacity + 2);  // room for what goes wrong
+    }
+
+    at::Tensor extend(target::DecodeCache& cache,
+                      const target::Extension& input,
+                      std::span<const std::int64_t> taps,
+                      const target::FeatureSink& sink) override {
+        return extend_ ? extend_(*right_, cache, input, taps, sink)
+                       : right_->extend(cache, input, taps, sink);
+    }
+
+    at::Tensor decode(target::DecodeCache& cache, const target::DecodeStep& step) override {
+        return decode_ ? decode_(*right_, cache, step) : right_->decode(cache, step);
+    }
+
+    at::Tensor logits(const at::Tensor& x) override { return right_->logits(x); }
+
+    at::Tensor final_norm(const at::Tensor& x) override { return right_->final_norm(x); }
+
+    at::Tensor embed_VH() const override { return right_->embed_VH(); }
+
+    at::Tensor head_VH() const override { return right_->head_VH(); }
+
+    Bytes weight_bytes() const override { return right_->weight_bytes(); }
+
+  private:
+    std::unique_ptr<target::TargetModel> right_;
+    Extend extend_;
+    Decode decode_;
+};
+
+using Change =
+    std::function<std::unique_ptr<target::TargetModel>(std::unique_ptr<target::TargetModel>)>;
+
 /// A target and a drafter's slot on one CPU device, and the gate between them.
 class Scene {
   public:
     explicit Scene(const std::string& target,
                    std::optional<double> tolerance = {},
-                   at::ScalarType dtype = at::kFloat)
+                   at::ScalarType dtype = at::kFloat,
+                   const Change& change = {})
         : group_(1, first_error_) {
         const gpu::Device device{.name = "cpu:0"};
         worker_ = std::make_unique<gpu::Worker>(
@@ -64,6 +124,9 @@ class Scene {
         worker_->call([&] {
             auto model = target::load_target(folder, {.device = at::kCPU, .dtype = dtype});
             hidden_size_ = model->config().hidden_size;
+            if (change) {
+                model = change(std::move(model));
+            }
             targets_.push_back(std::make_unique<TargetReplica>(*worker_, std::move(model), taps));
         });
         ranks_.push_back(std::make_unique<DrafterRank>(*worker_, 0, group_));
@@ -252,6 +315,89 @@ TEST_SUITE("train.feature_gate") {
                 CHECK_FALSE(fault->parts().hint.empty());
             }
             CHECK_FALSE(scene.judge(make_row(2, kLengths), [](const auto&) {}));
+        }
+    }
+
+    TEST_CASE("decoding that differs from the row's forward is caught, whatever is wrong in it") {
+        struct Fault {
+            const char* name;
+            DecodesOtherwise::Extend extend;
+            DecodesOtherwise::Decode decode;
+            const char* said;
+        };
+
+        const auto forget = [](target::DecodeCache& cache, std::int32_t slot) {
+            if (cache.length(slot) > 0) {
+                cache.truncate(slot, cache.length(slot) - 1);
+            }
+        };
+        const std::vector<Fault> faults{
+            {"the cache forgets its last token",
+             [&](auto& right, auto& cache, const auto& input, auto taps, const auto& sink) {
+                 forget(cache, input.slots[0]);
+                 return right.extend(cache, input, taps, sink);
+             },
+             {},
+             "tokens one by one behind a prompt of"},
+            {"the cache begins with a token that is none",
+             [](auto& right, auto& cache, const auto& input, auto taps, const auto& sink) {
+                 if (cache.length(input.slots[0]) == 0) {
+                     const std::vector<TokenId> extra{7};
+                     const std::vector<std::int32_t> starts{0, 1};
+                     right.extend(
+                         cache, {.tokens = extra, .starts = starts, .slots = input.slots}, {}, {});
+                     // It notes as many tokens as it was given.
+                     return right.extend(
+                         cache, input, taps, [&](std::int64_t layer, const at::Tensor& x) {
+                             cache.truncate(input.slots[0], 0);
+                             sink(layer, x);
+                         });
+                 }
+                 return right.extend(cache, input, taps, sink);
+             },
+             {},
+             "for a prompt of"},
+            {"another slot's keys",
+             {},
+             [](auto& right, auto& cache, const auto& step) {
+                 return right.decode(cache,
+                                     {step.tokens_S, at::zeros_like(step.slots_S), step.lengths_S});
+             },
+             "the decode step gives another residual"},
+            {"positions one later in the decode step",
+             {},
+             [](auto& right, auto& cache, const auto& step) {
+                 return right.decode(cache, {step.tokens_S, step.slots_S, step.lengths_S + 1});
+             },
+             "the decode step gives another residual"},
+            {"lengths that do not grow",
+             {},
+             [](auto& right, auto& cache, const auto& step) {
+                 return right.decode(cache, {step.tokens_S, step.slots_S, step.lengths_S - 1});
+             },
+             "the decode step gives another residual"},
+        };
+        for (const std::string& target : kTargets) {
+            CAPTURE(target);
+            for (const Fault& fault : faults) {
+                CAPTURE(std::string(fault.name));
+                Scene scene(target, {}, at::kFloat, [&](auto right) {
+                    return std::make_unique<DecodesOtherwise>(
+                        std::move(right), fault.extend, fault.decode);
+                });
+                const auto found = scene.judge(make_row(1, kLengths), [](const auto&) {});
+                REQUIRE(found);
+                CAPTURE(found->what());
+                CHECK(contains(found->parts().what, fault.said));
+                CHECK((found->kind() == ErrorKind::Internal));
+                CHECK(contains(found->parts().where, "row 1"));
+            }
+            // The wrapper itself changes nothing.
+            Scene scene(target, {}, at::kFloat, [](auto right) {
+                return std::make_unique<DecodesOtherwise>(
+                    std::move(right), DecodesOtherwise::Extend(), DecodesOtherwise::Decode());
+            });
+            CHECK_FALSE(scene.judge(make_row(1, kLengths), [](const auto&) {}));
         }
     }
 

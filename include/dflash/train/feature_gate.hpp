@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A gate that captured features have to pass: before the first step, and now and then while a run
 // goes on, the beginnings of a row's first and last document are run through a target again and
-// compared with what the row's slot holds (feature_judge.hpp).
+// compared with what the row's slot holds, and a few tokens are decoded and compared with both
+// (feature_judge.hpp).
 //
 // A check waits for the target and for the drafter of the row, so none is made but when due. It
-// costs the forward of at most 128 tokens and two passes over the row's features.
+// costs the forward of at most 128 tokens, of 32 tokens in a cache, half of them one by one, and
+// two passes over the row's features.
 #pragma once
 
 #include <dflash/train/drafter_rank.hpp>

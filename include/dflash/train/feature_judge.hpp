@@ -27,6 +27,16 @@ struct FeaturePrefix {
     at::Tensor alone_KnH;
 };
 
+/// The first tokens of a prefix once more, as decoding computes them: some as a prompt into a
+/// cache, the others one by one behind it. fp32 on the host.
+struct DecodedPrefix {
+    std::int64_t prompt = 0;  ///< tokens that went in together
+    at::Tensor features_KdH;  ///< of all d tokens, in the order of FeatureEvidence::taps
+    at::Tensor extended_sH;   ///< residual after the last loaded layer of the s = d - prompt
+                              ///< tokens that came one by one ...
+    at::Tensor stepped_sH;    ///< ... and by the decode step that graphs replay
+};
+
 /// Features of a row as far as they are looked at.
 struct FeatureEvidence {
     const data::PackedRow* row = nullptr;
@@ -36,6 +46,7 @@ struct FeatureEvidence {
     at::Tensor largest_KT;
     at::Tensor norm_KT;
     std::vector<FeaturePrefix> prefixes;
+    std::optional<DecodedPrefix> decoded{};  ///< of the first prefix, if that has two tokens
     /// Largest relative difference that is rounding.
     double tolerance = 0;
 };

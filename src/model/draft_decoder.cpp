@@ -185,7 +185,7 @@ at::Tensor DraftDecoder::propose(DraftCache& cache,
     for (std::int64_t i = 0; i < config_.num_layers(); ++i) {
         const auto layer = static_cast<std::size_t>(i);
         const LayerWeights& weights = state_->layers[layer];
-        LayerActivations a(buffers, s, all_rows, i % 2, (i + 1) % 2);
+        LayerActivations a(buffers, s, all_rows, /*gate_up_M2I=*/{}, i % 2, (i + 1) % 2);
         project_block(s, weights, all_rows, rotary, *row_ops_, a, scratch.layer);
         // Behind the context, where the rows of the next round will overwrite them.
         cache.keys_[layer].index_copy_(0, row_M, scratch.layer.k_block_MKd);

@@ -44,8 +44,14 @@ struct HeadInput {
 };
 
 /// Everything that a row of that size takes, in the names of a forward and backward.
-void take_all(BufferSet& buffers, const DraftConfig& config, const Shapes& s, std::int64_t chunk) {
+void take_all(BufferSet& buffers,
+              const DraftConfig& config,
+              const Shapes& s,
+              std::int64_t chunk,
+              std::int64_t recompute_layers) {
     const Context context(buffers, s);
+    const RowScratch scratch(
+        buffers, s, chunk, RowScratch::Use::Training, /*shared_gate_up=*/recompute_layers > 0);
     for (std::int64_t i = 0; i < config.num_layers(); ++i) {
         LayerRows rows;
         if (i == 0) {
@@ -54,9 +60,9 @@ void take_all(BufferSet& buffers, const DraftConfig& config, const Shapes& s, st
         if (i == config.num_layers() - 1) {
             rows.block_E = at::empty({s.R}, at::kMeta);
         }
-        const LayerActivations a(buffers, s, rows, i, i + 1);
+        const at::Tensor shared = i < recompute_layers ? scratch.layer.gate_up_M2I : at::Tensor();
+        const LayerActivations a(buffers, s, rows, shared, i, i + 1);
     }
-    const RowScratch scratch(buffers, s, chunk, RowScratch::Use::Training);
     const RunningGradients running(buffers, s);
     const HeadInput head(buffers, s);
 }
@@ -98,7 +104,8 @@ class RowPass {
             const data::PackedRow& row,
             const at::Tensor& features_KTH,
             RowScratch::Use use,
-            Ends ends_with)
+            Ends ends_with,
+            std::int64_t recompute_layers)
         : config_(config),
           weights_(weights),
           buffers_(buffers),
@@ -107,6 +114,7 @@ class RowPass {
           features_KTH_(features_KTH),
           keep_(use == RowScratch::Use::Training),
           ends_with_(ends_with),
+          recompute_layers_(recompute_layers),
           s(config,
             row.num_tokens(),
             row.blocks.num_blocks(),
@@ -115,7 +123,11 @@ class RowPass {
             tensor::sum_dtype(weights.compute_flat().scalar_type())),
           in(row, config.mask_token_id, device),
           context_(buffers, s),
-          scratch_(buffers, s, ends_with == Ends::Head ? head_chunk_rows(s, device) : 0, use) {
+          scratch_(buffers,
+                   s,
+                   ends_with == Ends::Head ? head_chunk_rows(s, device) : 0,
+                   use,
+                   /*shared_gate_up=*/recompute_layers > 0) {
         DFLASH_CHECK(row.blocks.block_size == config.block_size,
                      "row with blocks of {}, drafter of {}",
                      row.blocks.block_size,
@@ -138,7 +150,9 @@ class RowPass {
             const std::int64_t place = keep_ ? i : i % 2;
             const std::int64_t next = keep_ ? i + 1 : (i + 1) % 2;
             const LayerInputs inputs = layer_inputs(i);
-            activations_.emplace_back(buffers_, s, inputs.rows, place, next);
+            const at::Tensor shared =
+                inputs.recompute_mlp ? scratch_.layer.gate_up_M2I : at::Tensor();
+            activations_.emplace_back(buffers_, s, inputs.rows, shared, place, next);
             layer_forward(s,
                           layers[narrow<std::size_t>(i)],
                           inputs,
@@ -216,6 +230,7 @@ class RowPass {
     const at::Tensor& features_KTH_;
     bool keep_;
     Ends ends_with_;
+    std::int64_t recompute_layers_;
 
   public:
     const Shapes s;
@@ -254,7 +269,8 @@ class RowPass {
                 block_rotary_,
                 context_rotary_,
                 {config_.causal(layer), config_.window(layer)},
-                layer_rows(layer)};
+                layer_rows(layer),
+                layer < recompute_layers_};
     }
 
     LayerRows layer_rows(std::int64_t layer) const {
@@ -302,11 +318,13 @@ Drafter::Drafter(DraftConfig config,
                  at::ScalarType compute_dtype,
                  DrafterPaths paths,
                  DraftWeights::Use use,
-                 LossWeights loss_weights)
+                 LossWeights loss_weights,
+                 std::int64_t recompute_layers)
     : config_(std::move(config)),
       ends_(std::move(ends)),
       weights_(config_, device, compute_dtype, use),
       loss_weights_(loss_weights),
+      recompute_layers_(recompute_layers),
       buffers_(std::make_unique<Buffers>(config_, weights_, device, std::move(paths))) {
     tensor::expect_shape(ends_.embed_VH, {config_.vocab_size, config_.hidden_size}, "embedding");
     tensor::expect_shape(ends_.head_VH, {config_.vocab_size, config_.hidden_size}, "head");
@@ -342,7 +360,8 @@ RowSums Drafter::forward_backward(const data::PackedRow& row,
                  row,
                  features_KTH,
                  RowScratch::Use::Training,
-                 RowPass::Ends::Head);
+                 RowPass::Ends::Head,
+                 recompute_layers_);
     pass.forward(b.weights);
     const HeadInput head = pass.head_input();
     RunningGradients running(b.set, pass.s);
@@ -376,7 +395,8 @@ RowSums Drafter::evaluate(const data::PackedRow& row,
                  row,
                  features_KTH,
                  RowScratch::Use::Forward,
-                 RowPass::Ends::Head);
+                 RowPass::Ends::Head,
+                 /*recompute_layers=*/0);
     pass.forward(b.weights);
     const HeadLoss loss =
         pass.loss(pass.head_input(), ends_.head_VH, LossWeights{}, /*dz_RH=*/nullptr);
@@ -398,7 +418,8 @@ at::Tensor Drafter::hidden(const data::PackedRow& row, const at::Tensor& feature
                  row,
                  features_KTH,
                  RowScratch::Use::Forward,
-                 RowPass::Ends::All);
+                 RowPass::Ends::All,
+                 /*recompute_layers=*/0);
     pass.forward(b.weights);
     return pass.hidden();
 }
@@ -406,7 +427,8 @@ at::Tensor Drafter::hidden(const data::PackedRow& row, const at::Tensor& feature
 Drafter::MemoryNeed Drafter::memory_need(const DraftConfig& config,
                                          std::int64_t tokens,
                                          std::int64_t blocks,
-                                         Bytes element_size) {
+                                         Bytes element_size,
+                                         std::int64_t recompute_layers) {
     const at::ScalarType compute = element_size == 8   ? at::kDouble
                                    : element_size == 4 ? at::kFloat
                                                        : at::kBFloat16;
@@ -416,7 +438,7 @@ Drafter::MemoryNeed Drafter::memory_need(const DraftConfig& config,
     const at::Device device(element_size == 2 ? at::kCUDA : at::kCPU);
     const Shapes s(config, tokens, blocks, blocks * (config.block_size - 1), compute, sum);
     BufferSet buffers{at::Device(at::kMeta)};
-    take_all(buffers, config, s, head_chunk_rows(s, device));
+    take_all(buffers, config, s, head_chunk_rows(s, device), recompute_layers);
 
     const TiledAttention attention(device);
     // Temporaries of the row operations: four of the largest they work on (norm backward), and

@@ -74,13 +74,18 @@ void mlp_backward(const Shapes& s,
                   const LayerActivations& a,
                   LayerScratch& scratch,
                   BackwardScratch& back,
-                  const EndGradient& end) {
+                  const EndGradient& end,
+                  bool recompute) {
     const std::int64_t E = end.dh_EH.size(0);
     const at::Tensor activation_EI = scratch.activation_MI.narrow(0, 0, E);
     const at::Tensor gate_EI = a.gate_up_E2I.narrow(1, 0, s.I);
     const at::Tensor up_EI = a.gate_up_E2I.narrow(1, s.I, s.I);
     const at::Tensor normed_EH = scratch.normed_MH.narrow(0, 0, E);
     const at::Tensor dnormed_EH = back.dnormed_MH.narrow(0, 0, E);
+    if (recompute) {
+        ops.rms_norm(normed_EH, a.h_mid_EH, weights.post_norm_H, s.eps, nullptr);
+        ops.linear(a.gate_up_E2I, normed_EH, weights.gate_up_2IH);
+    }
     // Gradients take the place of what they belong to.
     ops.linear_backward_input(activation_EI, /*add=*/false, end.rounded_EH, weights.down_HI);
     ops.swiglu_backward(gate_EI, up_EI, &activation_EI, activation_EI, gate_EI, up_EI);
@@ -177,6 +182,7 @@ LayerWeights::LayerWeights(const DraftWeights& weights,
 LayerActivations::LayerActivations(BufferSet& buffers,
                                    const Shapes& s,
                                    const LayerRows& rows,
+                                   const at::Tensor& gate_up_M2I,
                                    std::int64_t place,
                                    std::int64_t next) {
     const std::int64_t J = rows.num_inputs(s);
@@ -198,7 +204,8 @@ LayerActivations::LayerActivations(BufferSet& buffers,
     attention.lse_MQ = take("lse", {s.M, s.Q}, s.sum);
     h_mid_EH = take("h_mid", {E, s.H}, s.compute);
     inverse_rms_mid_E1 = take("inverse_rms_mid", {E, 1}, s.sum);
-    gate_up_E2I = take("gate_up", {E, 2 * s.I}, s.compute);
+    gate_up_E2I = gate_up_M2I.defined() ? gate_up_M2I.narrow(0, 0, E)
+                                        : take("gate_up", {E, 2 * s.I}, s.compute);
     h_out_EH = buffers.take(fmt::format("h.{}", next), {E, s.H}, s.compute);
 }
 
@@ -211,14 +218,16 @@ RunningGradients::RunningGradients(BufferSet& buffers, const Shapes& s)
     }
 }
 
-RowScratch::RowScratch(BufferSet& buffers, const Shapes& s, std::int64_t chunk, Use use) {
+RowScratch::RowScratch(
+    BufferSet& buffers, const Shapes& s, std::int64_t chunk, Use use, bool shared_gate_up) {
     Overlay count;
-    place(count, s, chunk, use);
+    place(count, s, chunk, use, shared_gate_up);
     Overlay memory(buffers.take("scratch", {count.bytes()}, at::kByte));
-    place(memory, s, chunk, use);
+    place(memory, s, chunk, use, shared_gate_up);
 }
 
-void RowScratch::place(Overlay& memory, const Shapes& s, std::int64_t chunk, Use use) {
+void RowScratch::place(
+    Overlay& memory, const Shapes& s, std::int64_t chunk, Use use, bool shared_gate_up) {
     const bool training = use == Use::Training;
     const std::int64_t X = (s.Q + 2 * s.K) * s.d;
     const auto projections = [&] {
@@ -240,6 +249,9 @@ void RowScratch::place(Overlay& memory, const Shapes& s, std::int64_t chunk, Use
         // Gradients of projections begin when those of the MLP are done.
         memory.in_turn({[&] {
                             layer.activation_MI = memory.take({s.M, s.I}, s.compute);
+                            if (shared_gate_up) {
+                                layer.gate_up_M2I = memory.take({s.M, 2 * s.I}, s.compute);
+                            }
                         },
                         [&] {
                             if (training) {
@@ -342,7 +354,7 @@ void layer_backward(const Shapes& s,
                     BackwardScratch& back,
                     RunningGradients& running) {
     const EndGradient end(s, in.rows, running);
-    mlp_backward(s, weights, gradients, ops, a, scratch, back, end);
+    mlp_backward(s, weights, gradients, ops, a, scratch, back, end, in.recompute_mlp);
     output_backward(weights, gradients, in.rows, ops, a, scratch, back, end, running);
     turn_block(s, weights, in.block_rotary, ops, a, scratch, /*keep=*/false);
     attention.backward(attention_inputs(s, weights, in, ops, a, scratch, /*keep=*/false),

@@ -63,9 +63,11 @@ struct LayerActivations {
     at::Tensor h_out_EH;     // h_in of the next layer
 
     /// `place` is the layer's number while a backward follows; without one, two places alternate.
+    /// With `gate_up_M2I` (defined) gate_up is its first rows, which other layers use, too.
     LayerActivations(BufferSet& buffers,
                      const Shapes& s,
                      const LayerRows& rows,
+                     const at::Tensor& gate_up_M2I,
                      std::int64_t place,
                      std::int64_t next);
 };
@@ -77,6 +79,7 @@ struct LayerScratch {
     at::Tensor k_block_MKd;
     at::Tensor k_context_TKd;
     at::Tensor activation_MI;  // in the backward first its own gradient
+    at::Tensor gate_up_M2I;    // of layers that make it again; undefined if none does
     at::Tensor normed_UH;
     at::Tensor qkv_UX;
 };
@@ -113,11 +116,15 @@ struct RowScratch {
     BackwardScratch back;  // for training
     at::Tensor logits_CV;
 
-    /// With logits of `chunk` rows.
-    RowScratch(BufferSet& buffers, const Shapes& s, std::int64_t chunk, Use use);
+    /// With logits of `chunk` rows, and with a gate_up if layers share it.
+    RowScratch(BufferSet& buffers,
+               const Shapes& s,
+               std::int64_t chunk,
+               Use use,
+               bool shared_gate_up = false);
 
   private:
-    void place(Overlay& memory, const Shapes& s, std::int64_t chunk, Use use);
+    void place(Overlay& memory, const Shapes& s, std::int64_t chunk, Use use, bool shared_gate_up);
 };
 
 /// What a layer reads besides its weights and its input.
@@ -127,6 +134,7 @@ struct LayerInputs {
     const tensor::RotaryTable& context_rotary;  // [T]
     AttentionMask mask;
     LayerRows rows;
+    bool recompute_mlp = false;  ///< the backward makes gate_up again
 };
 
 /// Columns of joined projections as heads: views [rows, heads, d].

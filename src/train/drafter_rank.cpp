@@ -37,7 +37,8 @@ void DrafterRank::build(const model::DraftConfig& config,
                         model::FrozenEnds ends,
                         const AdamWOptions& options,
                         const model::LossWeights& loss_weights,
-                        model::DrafterPaths paths) {
+                        model::DrafterPaths paths,
+                        std::int64_t recompute_layers) {
     const at::Device device = tensor::torch_device(worker_.device());
     const kernels::FindKernel find_kernel = paths.find_kernel;
     drafter_ = std::make_unique<model::Drafter>(config,
@@ -46,7 +47,8 @@ void DrafterRank::build(const model::DraftConfig& config,
                                                 compute_dtype(worker_.device()),
                                                 std::move(paths),
                                                 model::DraftWeights::Use::Training,
-                                                loss_weights);
+                                                loss_weights,
+                                                recompute_layers);
     probe_weight_ = drafter_->weights().index("hidden_norm.weight");
     optimizer_ = std::make_unique<AdamW>(drafter_->weights(), options, find_kernel);
 }

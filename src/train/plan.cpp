@@ -86,6 +86,12 @@ double layer_parameters(const model::DraftConfig& d) {
     return h * (2 * q + 2 * kv) + 3 * h * static_cast<double>(d.intermediate_size);
 }
 
+// Products of gate and up once more.
+double recompute_flops(const model::DraftConfig& d, std::int64_t layers, double anchors_per_row) {
+    return 2 * 2 * static_cast<double>(d.hidden_size * d.intermediate_size * layers) *
+           anchors_per_row * static_cast<double>(d.block_size);
+}
+
 // fp32 peak of a core with 256-bit vectors, bf16 dense peak of an H200: only for a first guess of
 // the time.
 double peak_flops(const gpu::Device& device) {
@@ -166,8 +172,12 @@ DevicePlan plan_device(const PlanInput& in, const RunPlan& plan, const gpu::Devi
         }
     }
     if (result.has_drafter) {
-        const auto need = model::Drafter::memory_need(
-            in.draft, plan.max_row_tokens, plan.max_row_blocks, element);
+        const auto need_with = [&](std::int64_t recompute_layers) {
+            return model::Drafter::memory_need(
+                in.draft, plan.max_row_tokens, plan.max_row_blocks, element, recompute_layers);
+        };
+        const auto need = need_with(plan.recompute_layers);
+        result.recompute_saves = need_with(0).activations - need.activations;
         const std::int64_t parameters = model::num_parameters(in.draft);
         // Two moments in fp32; master weights are memory of their own only where the compute dtype
         // is not fp32.
@@ -229,8 +239,8 @@ void check_memory(const PlanInput& in, const RunPlan& plan) {
                                format_bytes(bytes),
                                format_bytes(free_bytes),
                                fmt::join(parts, "; ")),
-                   "Use more devices, a smaller data.row_tokens or data.row_anchors, or a smaller "
-                   "target");
+                   "Use more devices, train.recompute_layers, a smaller data.row_tokens or "
+                   "data.row_anchors, or a smaller target");
         }
     }
 }
@@ -363,6 +373,18 @@ RunPlan make_plan(const PlanInput& in) {
     plan.cost =
         row_cost(in.target, in.draft, plan.tokens_per_row, documents_per_row, plan.anchors_per_row);
 
+    plan.recompute_layers = s.train.recompute_layers;
+    if (plan.recompute_layers > in.draft.num_layers()) {
+        reject(fmt::format("train.recompute_layers: got {}, expected at most the {} layers of the "
+                           "drafter",
+                           plan.recompute_layers,
+                           in.draft.num_layers()),
+               {});
+    }
+    const double again = recompute_flops(in.draft, plan.recompute_layers, plan.anchors_per_row);
+    plan.recompute_share = again / plan.cost.draft_flops;
+    plan.cost.draft_flops += again;
+
     plan.roles = choose_roles(s.run, static_cast<int>(in.devices.size()), plan.cost);
     const auto num_targets = static_cast<int>(plan.roles.targets.size());
     const auto num_drafters = static_cast<int>(plan.roles.drafters.size());
@@ -459,6 +481,19 @@ std::vector<std::string> RunPlan::to_lines() const {
                                 (cost.target_flops + cost.draft_flops) / 1e12,
                                 cost.target_flops / 1e12,
                                 cost.draft_flops / 1e12));
+    if (recompute_layers > 0) {
+        Bytes saves = 0;
+        for (const DevicePlan& d : devices) {
+            saves = std::max(saves, d.recompute_saves);
+        }
+        lines.push_back(
+            fmt::format("recompute MLP of {} layer{} in the backward: {} less on a "
+                        "drafter's device, {:.1f} % more work for the drafter",
+                        recompute_layers,
+                        recompute_layers == 1 ? "" : "s",
+                        format_bytes(saves),
+                        100 * recompute_share));
+    }
     lines.push_back(fmt::format(
         "time      {}{} (a first guess; the run prints what it measures)",
         steps > 0 ? fmt::format("about {} steps, ", format_count(static_cast<std::int64_t>(steps)))

@@ -258,7 +258,8 @@ void Session::build_drafters() {
                           {ends.embed_VH, ends.head_VH},
                           options,
                           run_.loss_weights,
-                          kernels_.make_drafter_paths(config, worker.device()));
+                          kernels_.make_drafter_paths(config, worker.device()),
+                          train.recompute_layers);
             synchronize_stream(worker.device());
         });
     }

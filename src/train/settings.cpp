@@ -115,6 +115,12 @@ void TrainSettings::declare(SettingList& list) {
              dpace_alpha,
              "dpace: probabilities q count as (1 - alpha) q + alpha; by rule 0.5",
              {.at_least = 0, .at_most = 1});
+    list.add(
+        "train.recompute_layers",
+        recompute_layers,
+        "layers of the drafter whose MLP the backward computes again instead of keeping it: less "
+        "memory, more work (dflash plan says how much), the same result",
+        {.at_least = 0, .at_most = 64, .unit = "layers", .maths = false});
 }
 
 void DraftSettings::declare(SettingList& list) {

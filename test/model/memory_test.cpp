@@ -157,6 +157,33 @@ TEST_SUITE("model.memory") {
         }
     }
 
+    TEST_CASE("layers that compute their MLP again keep less, and give the same bits") {
+        const DraftConfig config = sized_config(std::vector(4, LayerType::Full), 60);
+        const data::PackedRow row = make_row(config, {400}, {{20, 100, 200, 300, 390}});
+        const at::Tensor features = at::randn({3, 400, config.hidden_size});
+        std::int64_t kept_by_all = 0;
+        at::Tensor expected;
+        for (const std::int64_t layers : {0, 1, 4}) {
+            CAPTURE(layers);
+            const auto drafter = make_drafter(config, at::kFloat, layers);
+            Watch watch;
+            drafter->forward_backward(row, features);
+            const Drafter::MemoryNeed need =
+                Drafter::memory_need(config, row.num_tokens(), row.blocks.num_blocks(), 4, layers);
+            CHECK(watch.peak() <= need.activations);
+            if (layers == 0) {
+                kept_by_all = watch.kept();
+                expected = drafter->weights().gradient_flat();
+                continue;
+            }
+            CHECK(drafter->weights().gradient_flat().equal(expected));
+            // gate and up of every layer but one, whose memory all share; the last layer's has no
+            // row of slot 0.
+            const std::int64_t gate_up = 4 * 2 * config.intermediate_size * 5 * config.block_size;
+            CHECK(watch.kept() <= kept_by_all - (layers - 1) * gate_up + gate_up / 8);
+        }
+    }
+
     TEST_CASE("evaluation needs no activations per layer") {
         const DraftConfig deep = sized_config(std::vector(8, LayerType::Full), 60);
         const data::PackedRow row = make_row(deep, {400}, {{20, 100, 200, 300, 390}});

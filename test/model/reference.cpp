@@ -216,15 +216,23 @@ data::PackedRow make_row(const DraftConfig& config,
     return row;
 }
 
-std::unique_ptr<Drafter> make_drafter(const DraftConfig& config, at::ScalarType dtype) {
+std::unique_ptr<Drafter> make_drafter(const DraftConfig& config,
+                                      at::ScalarType dtype,
+                                      std::int64_t recompute_layers) {
     at::manual_seed(11);
     const auto random = [&](std::int64_t rows) {
         return (at::randn({rows, config.hidden_size}, at::kDouble) * 0.5).to(dtype);
     };
     const at::Tensor embed_VH = random(config.vocab_size);
     const at::Tensor head_VH = random(config.vocab_size);
-    auto drafter = std::make_unique<Drafter>(
-        config, FrozenEnds{embed_VH, head_VH}, at::kCPU, dtype, make_torch_paths(at::kCPU));
+    auto drafter = std::make_unique<Drafter>(config,
+                                             FrozenEnds{embed_VH, head_VH},
+                                             at::kCPU,
+                                             dtype,
+                                             make_torch_paths(at::kCPU),
+                                             DraftWeights::Use::Training,
+                                             LossWeights{},
+                                             recompute_layers);
     DraftWeights& weights = drafter->weights();
     for (std::size_t i = 0; i < weights.specs().size(); ++i) {
         const at::Tensor weight = weights.weight(static_cast<std::int64_t>(i));

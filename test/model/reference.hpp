@@ -52,7 +52,9 @@ data::PackedRow make_row(const DraftConfig& config,
                          const std::vector<std::vector<std::int32_t>>& anchors);
 
 /// A drafter with random weights and ends in that dtype; norms are not 1.
-std::unique_ptr<Drafter> make_drafter(const DraftConfig& config, at::ScalarType dtype);
+std::unique_ptr<Drafter> make_drafter(const DraftConfig& config,
+                                      at::ScalarType dtype,
+                                      std::int64_t recompute_layers = 0);
 
 /// max |a - b| / max |b|, in fp64; infinite for different shapes.
 double largest_error(const at::Tensor& a, const at::Tensor& b);

@@ -2,6 +2,7 @@
 #include <dflash/core/error.hpp>
 #include <dflash/train/plan.hpp>
 
+#include <algorithm>
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <fmt/format.h>
@@ -150,6 +151,32 @@ TEST_SUITE("train.plan") {
             CHECK(std::string(error.what()).find("24.00 GiB are free") != std::string::npos);
             CHECK(std::string(error.what()).find("cuda:0") != std::string::npos);
         }
+    }
+
+    TEST_CASE("what is computed again is said with what it saves and costs") {
+        Settings settings;
+        const RunPlan kept = plan_for(settings, 1, 140 * kGiB);
+        settings.train.recompute_layers = 5;
+        const RunPlan again = plan_for(settings, 1, 140 * kGiB);
+        // gate and up of rows of 2048 blocks: in all layers 5 x 1.5 GiB but slot 0 in the last,
+        // against one for all, which lies beside the activation in memory that others use as well.
+        const Bytes gate_up = 2048LL * 16 * 2 * 12288 * 2;
+        CHECK(again.devices.front().recompute_saves > 3 * gate_up);
+        CHECK(again.devices.front().recompute_saves < 5 * gate_up);
+        CHECK(again.devices.front().activations + again.devices.front().recompute_saves ==
+              kept.devices.front().activations);
+        CHECK(again.cost.draft_flops ==
+              doctest::Approx(kept.cost.draft_flops * (1 + again.recompute_share)));
+        CHECK(again.recompute_share > 0.05);
+        CHECK(again.recompute_share < 0.15);
+        const std::vector<std::string> lines = again.to_lines();
+        CHECK(std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
+            return line.starts_with("recompute MLP of 5 layers in the backward: ");
+        }));
+        settings.train.recompute_layers = 6;
+        CHECK_THROWS_WITH_AS(plan_for(settings, 1, 140 * kGiB),
+                             doctest::Contains("got 6, expected at most the 5 layers"),
+                             Error);
     }
 
     TEST_CASE("logical devices on one GPU share its memory") {

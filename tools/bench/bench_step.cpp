@@ -4,8 +4,8 @@
 //
 //     bench_step [--device cuda:0|cpu:1] [--model qwen3-8b|27b|smollm2|tiny] [--config FILE]
 //                [--full-attention] [--runs N] [--peak TFLOPS] [--table] [--no-optimizer]
-//                [--products torch|guessed|tuned] [--dpace] [--json FILE]
-//                [TOKENS,DOCUMENTS,ANCHORS ...]
+//                [--products torch|guessed|tuned] [--dpace] [--recompute LAYERS]
+//                [--json FILE] [TOKENS,DOCUMENTS,ANCHORS ...]
 //
 // Anchors are counted over all documents of a row. "Forward + backward" is one row, with its
 // uploads; the optimizer's step comes once in train.rows_per_step rows. Times are medians over N
@@ -57,7 +57,8 @@ namespace {
 constexpr const char* kUsage =
     "bench_step [--device cuda:0|cpu:1] [--model NAME] [--config FILE] [--full-attention] "
     "[--runs N] [--peak TFLOPS] [--table] [--no-optimizer] "
-    "[--products torch|guessed|tuned] [--dpace] [--json FILE] [TOKENS,DOCUMENTS,ANCHORS ...]";
+    "[--products torch|guessed|tuned] [--dpace] [--recompute LAYERS] [--json FILE] "
+    "[TOKENS,DOCUMENTS,ANCHORS ...]";
 constexpr int kWarmUp = 3;
 constexpr double kGiB = 1 << 30;
 
@@ -72,6 +73,7 @@ struct Options {
     bool optimizer = true;
     std::string products = "torch";
     bool dpace = false;
+    std::int64_t recompute_layers = 0;
     std::string json;
     std::vector<RowSize> rows;
 };
@@ -138,6 +140,8 @@ Options parse(int argc, char** argv) {
             }
         } else if (argument == "--dpace") {
             options.dpace = true;
+        } else if (argument == "--recompute") {
+            options.recompute_layers = number(value());
         } else if (argument == "--json") {
             options.json = value();
         } else if (argument.starts_with("-")) {
@@ -275,7 +279,8 @@ class Bench {
             paths(),
             model::DraftWeights::Use::Training,
             model::LossWeights{.kind = options.dpace ? model::SlotWeighting::Dpace
-                                                     : model::SlotWeighting::Packed});
+                                                     : model::SlotWeighting::Packed},
+            options.recompute_layers);
         for (std::size_t i = 0; i < drafter_->weights().specs().size(); ++i) {
             const at::Tensor weight = drafter_->weights().weight(static_cast<std::int64_t>(i));
             if (weight.dim() == 1) {

@@ -106,14 +106,16 @@ struct RowTrace {
 class Drafter {
   public:
     /// `paths` must serve the device and the dtype. For inference there are no gradients, and
-    /// forward_backward() is an internal error.
+    /// forward_backward() is an internal error. The first `recompute_layers` layers do not keep the
+    /// inside of their MLP for the backward, which makes it again: the same bits.
     Drafter(DraftConfig config,
             FrozenEnds ends,
             at::Device device,
             at::ScalarType compute_dtype,
             DrafterPaths paths,
             DraftWeights::Use use = DraftWeights::Use::Training,
-            LossWeights loss_weights = {});
+            LossWeights loss_weights = {},
+            std::int64_t recompute_layers = 0);
     ~Drafter();
 
     const DraftConfig& config() const { return config_; }
@@ -148,7 +150,8 @@ class Drafter {
     static MemoryNeed memory_need(const DraftConfig& config,
                                   std::int64_t tokens,
                                   std::int64_t blocks,
-                                  Bytes element_size);
+                                  Bytes element_size,
+                                  std::int64_t recompute_layers = 0);
 
   private:
     struct Buffers;
@@ -156,6 +159,7 @@ class Drafter {
     FrozenEnds ends_;
     DraftWeights weights_;
     LossWeights loss_weights_;
+    std::int64_t recompute_layers_;
     std::unique_ptr<Buffers> buffers_;
 };
 

@@ -58,7 +58,8 @@ class DrafterRank {
                model::FrozenEnds ends,
                const AdamWOptions& options,
                const model::LossWeights& loss_weights,
-               model::DrafterPaths paths);
+               model::DrafterPaths paths,
+               std::int64_t recompute_layers = 0);
 
     /// Starts from fp32 weights on the host (the layout of model::DraftWeights), the same for all
     /// ranks.

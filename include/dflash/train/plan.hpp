@@ -49,6 +49,7 @@ struct DevicePlan {
     Bytes draft_state =
         0;  ///< weights, gradients, master weights, moments, frozen embedding and head
     Bytes activations = 0;
+    Bytes recompute_saves = 0;  ///< what activations would take beside that without recomputing
     Bytes feature_slots = 0;
     Bytes acceptance = 0;  ///< real decoding: the target's other layers, a drafter, caches
 
@@ -66,6 +67,8 @@ struct RunPlan {
     double rows_per_epoch = 0;  ///< estimate: the packer decides
     double tokens_per_row = 0;
     double anchors_per_row = 0;
+    std::int64_t recompute_layers = 0;
+    double recompute_share = 0;  ///< of the drafter's work without it
     double steps = 0;            ///< estimate for the whole run; 0 if it is bounded by hours
     double seconds = 0;          ///< rough: 40 % of a device's peak
     Bytes checkpoint_bytes = 0;  ///< one whole save

@@ -46,6 +46,7 @@ struct TrainSettings {
     std::string loss_weights = "decay";  ///< or "uniform", "dpace", "dpace-prefix", "dpace-suffix"
     std::optional<double> loss_decay_gamma;
     std::optional<double> dpace_alpha;
+    std::int64_t recompute_layers = 0;
 
     /// Whether weights follow the drafter's own probabilities.
     bool uses_dpace() const { return loss_weights.starts_with("dpace"); }

@@ -15,9 +15,9 @@ JudgedText joined(const std::vector<TokenId>& prompt, std::span<const TokenId> a
     return text;
 }
 
-/// Marks of a round are no part of the text.
+/// In quotes, on one line: white space at its ends is part of it.
 std::string visible(const std::string& text) {
-    std::string result;
+    std::string result = "\"";
     for (const char c : text) {
         if (c == '\n') {
             result += "\\n";
@@ -25,7 +25,7 @@ std::string visible(const std::string& text) {
             result += c;
         }
     }
-    return escape_controls(result);
+    return escape_controls(result) + '"';
 }
 
 void add_text(const std::string& text, std::vector<std::string>& lines) {
@@ -105,7 +105,7 @@ std::vector<std::string> to_lines(const ShownText& shown) {
                         round.num_kept + 1,
                         kept,
                         visible(round.own),
-                        round.refused.empty() ? "" : "      refused: " + visible(round.refused)));
+                        round.refused.empty() ? "" : "   refused " + visible(round.refused)));
     }
     return lines;
 }

@@ -51,7 +51,10 @@ std::vector<gpu::Device> gpus(int count) {
     return devices;
 }
 
-RunPlan plan_for(const Settings& settings, int num_gpus, long long memory_bytes) {
+RunPlan plan_for(const Settings& settings,
+                 int num_gpus,
+                 long long memory_bytes,
+                 const std::optional<AcceptanceNeed>& acceptance = std::nullopt) {
     data::DataReport report;
     report.usable = 10000;
     report.tokens = 20'000'000;
@@ -64,9 +67,11 @@ RunPlan plan_for(const Settings& settings, int num_gpus, long long memory_bytes)
                       .data = report,
                       .num_train_samples = 10000,
                       .devices = gpus(num_gpus),
-                      .memory = [=](const gpu::Device&) {
-                          return gpu::DeviceMemory{memory_bytes, memory_bytes};
-                      }});
+                      .memory =
+                          [=](const gpu::Device&) {
+                              return gpu::DeviceMemory{memory_bytes, memory_bytes};
+                          },
+                      .acceptance = acceptance});
 }
 
 constexpr long long kGiB = 1LL << 30;
@@ -177,6 +182,41 @@ TEST_SUITE("train.plan") {
         CHECK_THROWS_WITH_AS(plan_for(settings, 1, 140 * kGiB),
                              doctest::Contains("got 6, expected at most the 5 layers"),
                              Error);
+    }
+
+    TEST_CASE("real decoding is planned where a target is, and left out where it has no room") {
+        Settings settings;
+        settings.run.split = "1+1";
+        const AcceptanceNeed need{
+            .prompts = 16, .answer_tokens = 128, .slots = 8, .capacity = 1152, .pass_tokens = 4096};
+        const RunPlan without = plan_for(settings, 2, 140 * kGiB);
+        const RunPlan with = plan_for(settings, 2, 140 * kGiB, need);
+        CHECK(without.devices[0].acceptance == 0);
+        CHECK(with.devices[1].acceptance == 0);
+        // Two layers and the head of 8B in bf16 are 2 GiB, the drafter as much, keys and values of
+        // 8 x 1168 tokens 1.4 GiB.
+        CHECK(with.devices[0].acceptance > 5 * kGiB);
+        CHECK(with.devices[0].acceptance < 10 * kGiB);
+        CHECK(with.devices[0].needed() == without.devices[0].needed() + with.devices[0].acceptance);
+        REQUIRE(with.acceptance);
+        const auto has = [](const RunPlan& plan, const std::string& part) {
+            for (const std::string& line : plan.to_lines()) {
+                if (line.find(part) != std::string::npos) {
+                    return true;
+                }
+            }
+            return false;
+        };
+        CHECK(has(with, "decode 16 held-out prompts for up to 128 tokens"));
+        CHECK(has(with, ", real decoding "));
+
+        // What just holds the training of one GPU that does both.
+        Settings one;
+        const auto needed = plan_for(one, 1, 140 * kGiB).devices[0].needed();
+        const RunPlan full = plan_for(one, 1, needed + kGiB, need);
+        CHECK_FALSE(full.acceptance);
+        CHECK(full.devices[0].acceptance == 0);
+        CHECK(has(full, "evaluations do not really decode: there is no room beside training"));
     }
 
     TEST_CASE("logical devices on one GPU share its memory") {

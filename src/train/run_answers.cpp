@@ -296,6 +296,9 @@ bool RunAnswers::answer(const std::vector<SampleId>& rows, const AnswerParts& pa
     DFLASH_CHECK(file_.has_value(), "the answers of the run have no file");
     const Activity::Scope activity(parts.whereabouts.loop(), "answer rows");
     std::vector<SampleId> left = left_of(rows);
+    if (!left.empty() && parts.signals.stop_requested()) {
+        return false;
+    }
     bool all = left.empty();
     if (!all && cache_->begin_adding([&] { return parts.signals.stop_requested(); })) {
         // Another run may have answered some of them meanwhile.

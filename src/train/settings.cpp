@@ -201,6 +201,10 @@ void DataSettings::declare(SettingList& list) {
              "whose answers are trained: those of the data alone; those that are missing are the "
              "target's; or all are the target's",
              {.one_of = {"dataset", "missing", "regenerate"}});
+    list.add("data.check_answers",
+             check_answers,
+             "rows whose answers are compared with the target's own before a new run; 0: none",
+             {.at_least = 0, .at_most = kMostHeads, .unit = "rows", .maths = false});
     list.add("data.chat_format",
              chat_format,
              "chat format of the target; by rule recognised from its template");

@@ -10,6 +10,7 @@
 #include <dflash/io/page_warmer.hpp>
 #include <dflash/report/console.hpp>
 #include <dflash/tensor/failure.hpp>
+#include <dflash/train/answer_check.hpp>
 #include <dflash/train/answer_schedule.hpp>
 #include <dflash/train/fault_plan.hpp>
 #include <dflash/train/gpu_check.hpp>
@@ -85,6 +86,7 @@ class Turns {
 Progress Turns::run(PreparedRun run, std::optional<Checkpoint> checkpoint) {
     // What is in the cache needs no turn.
     bool data_changed = run.answers && run.answers->take_cached() > 0;
+    bool begins = !checkpoint;
     while (true) {
         const Progress at = checkpoint ? checkpoint->progress : Progress{};
         const AnswerStage stage = next_stage(run, request_.settings, at.cursor);
@@ -96,6 +98,14 @@ Progress Turns::run(PreparedRun run, std::optional<Checkpoint> checkpoint) {
         }
         if (std::exchange(data_changed, false)) {
             prepare_again(run);
+        }
+        if (std::exchange(begins, false)) {
+            check_answers(run,
+                          request_.settings,
+                          parts_.whereabouts,
+                          parts_.watchdog,
+                          parts_.board,
+                          parts_.signals);
         }
         data_ = run.training.get();
         const std::shared_ptr<RunAnswers> answers = run.answers;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// dflash generate killed at random moments: nothing that was answered is lost, and the output is
-// that of a run that was never killed.
+// dflash generate, and training on prompts, killed at random moments: nothing that was answered is
+// lost, and what comes out is that of a run that was never killed.
 #include "process.hpp"
 
 #include <algorithm>
@@ -119,6 +119,80 @@ TEST_SUITE("process.generate") {
         }
         CHECK(bytes_of(output) == bytes_of(whole));
         MESSAGE(kills << " kills, " << held << " lines of the journal after the last");
+        fs::remove_all(folder);
+    }
+
+    TEST_CASE("training on prompts: killed while it answers or trains it ends with the same bits") {
+        const std::string folder = fresh_folder("prompts");
+        fs::create_directories(folder);
+        std::ofstream rows(folder + "/rows.jsonl");
+        for (int i = 0; i < 160; ++i) {
+            rows << R"({"id": )" << i << R"(, "prompt": "Tell me about )" << i << "\"}\n";
+        }
+        rows.close();
+        const auto start = [&](const std::string& name) {
+            return tiny_arguments(folder + "/" + name,
+                                  1000,
+                                  {"--data",
+                                   folder + "/rows.jsonl",
+                                   "--epochs",
+                                   "1",
+                                   "--set",
+                                   "cache.dir=" + folder + "/cache-of-" + name,
+                                   "--set",
+                                   "generate.max_new_tokens=60",
+                                   "--set",
+                                   "generate.temperature=1.1",
+                                   "--set",
+                                   "generate.batch=2",
+                                   "--set",
+                                   "generate.shard_rows=50",
+                                   "--set",
+                                   "checkpoint.every=500ms"});
+        };
+        const auto state = [&](const std::string& name) {
+            return bytes_of(folder + "/" + name + "/latest/state/optimizer.safetensors");
+        };
+        const auto started = std::chrono::steady_clock::now();
+        Process reference(start("whole"), /*in_terminal=*/false);
+        const int reference_code = reference.wait(240);
+        CAPTURE(reference.output());
+        REQUIRE(reference_code == 0);
+        const double whole_s =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+
+        const std::string run = folder + "/killed";
+        std::mt19937 random(20260203);
+        int kills = 0;
+        for (bool done = false; !done;) {
+            // A run that was killed before it had anything begins again.
+            const bool resumes =
+                fs::exists(run + "/config.toml") &&
+                (fs::exists(run + "/answers.jsonl") || fs::exists(run + "/latest"));
+            if (!resumes) {
+                fs::remove_all(run);
+            }
+            Process process(resumes ? std::vector<std::string>{"--resume", run} : start("killed"),
+                            /*in_terminal=*/false);
+            const double patience =
+                kills < 4 ? std::uniform_real_distribution<double>(0.1, 0.5)(random) * whole_s
+                          : 240;
+            const int code = process.wait(patience);
+            CAPTURE(process.output());
+            done = code != -1;
+            if (done) {
+                REQUIRE(code == 0);
+                break;
+            }
+            REQUIRE(kills < 4);
+            process.send(SIGKILL);
+            process.wait(10);
+            ++kills;
+        }
+        CHECK(kills > 0);
+        CHECK(state("killed") == state("whole"));
+        CHECK(whole_lines(run + "/answers.jsonl") == 161);
+        MESSAGE(kills << " kills of a run of " << whole_s << " s");
         fs::remove_all(folder);
     }
 }

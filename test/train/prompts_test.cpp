@@ -4,6 +4,7 @@
 
 #include <dflash/core/error.hpp>
 #include <dflash/core/log.hpp>
+#include <dflash/report/console.hpp>
 #include <dflash/train/checkpoint.hpp>
 #include <dflash/train/generate.hpp>
 
@@ -50,7 +51,8 @@ void write(const std::string& path, const std::string& text) {
 class Lines {
   public:
     Lines()
-        : former_(set_log_sink(
+        : console_(report::console()),  // which takes the log when it is first asked for
+          former_(set_log_sink(
               [this](LogLevel, std::string_view line) { text += std::string(line) + "\n"; })) {}
 
     ~Lines() { set_log_sink(std::move(former_)); }
@@ -60,6 +62,7 @@ class Lines {
     std::string text;
 
   private:
+    [[maybe_unused]] report::Console& console_;
     LogSink former_;
 };
 
@@ -215,7 +218,7 @@ TEST_SUITE("train.prompts") {
             request.settings.data.responses = responses;
             const Lines lines;
             REQUIRE(run(request) == 0);
-            CHECK(!lines.have("answers "));
+            CHECK(!lines.have("target's to answer"));
             CHECK(!fs::exists(request.settings.run.output + "/answers.jsonl"));
         }
         CHECK(!fs::exists(folder.path("cache") + "/responses"));
@@ -309,6 +312,42 @@ TEST_SUITE("train.prompts") {
         REQUIRE(error);
         CHECK(error->kind() == ErrorKind::Config);
         CHECK(error->parts().what.find("other rows") != std::string::npos);
+    }
+
+    TEST_CASE("prompts: answers that are not the target's are told from its own") {
+        const TemporaryFolder folder;
+        write(folder.path("rows.jsonl"), answered(0, 40));
+        TrainRequest request = request_for(folder, "foreign");
+        request.settings.data.check_answers = 24;
+        request.settings.data.max_bad_fraction = 0.2;  // an answer may be empty
+        request.settings.generate.temperature = 0.3;
+        request.settings.train.max_steps = 1;
+        {
+            const Lines lines;
+            REQUIRE(run(request) == 0);
+            CHECK(lines.have("these are not the target's answers"));
+            CHECK(lines.have("dflash generate --all --target test/golden/targets/T1"));
+        }
+        GenerateRequest generation;
+        generation.settings = request.settings;
+        generation.settings.run.output = folder.path("own.jsonl");
+        generation.all = true;
+        StopSignals signals;
+        REQUIRE(generate(generation, signals) == 0);
+        request.settings.run.data = folder.path("own.jsonl");
+        request.settings.run.output = folder.path("own");
+        {
+            const Lines lines;
+            REQUIRE(run(request) == 0);
+            CHECK(!lines.have("these are not the target's answers"));
+            CHECK(lines.have("are the target's likeliest ones, of its own answers"));
+        }
+        // A run on the target's answers alone has nothing to compare.
+        request.settings.data.responses = "regenerate";
+        request.settings.run.output = folder.path("anew");
+        const Lines lines;
+        REQUIRE(run(request) == 0);
+        CHECK(!lines.have("likeliest ones"));
     }
 
     TEST_CASE("prompts: the plan counts rows, and writes nothing") {

@@ -54,7 +54,10 @@ class RunAnswers final : public data::RowAnswers, public ResponseKeeper {
 
     Found find(SampleId id) const override;
 
-    /// Whether the row is the target's to answer, and has no answer yet.
+    /// Whether the row is the target's to answer.
+    bool asks(SampleId id) const { return source_->asks(id); }
+
+    /// Whether it is, and has no answer yet.
     bool pending(SampleId id) const;
 
     std::int64_t num_asked() const { return source_->figures().asked; }

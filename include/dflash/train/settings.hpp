@@ -77,6 +77,7 @@ struct DataSettings {
     double max_bad_fraction = 0.01;
     std::int64_t min_trained_tokens = 1;
     std::string responses = "missing";  ///< or "dataset", "regenerate"
+    std::int64_t check_answers = 64;
     std::optional<std::string> chat_format;
     data::RenderOptions render;
     data::GenericMarks generic;

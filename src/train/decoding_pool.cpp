@@ -117,7 +117,10 @@ DecodingPool::DecodingPool(std::vector<DecodingSite> sites) : sites_(std::move(s
 }
 
 /// Runs body(i) on the worker of every site i at the same time; throws the first site's error.
-void DecodingPool::on_all(const char* what, const std::function<void(std::size_t site)>& body) {
+/// `on_error` may tell the others not to go on.
+void DecodingPool::on_all(const char* what,
+                          const std::function<void(std::size_t site)>& body,
+                          const std::function<void()>& on_error) {
     std::vector<std::exception_ptr> errors(sites_.size());
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < sites_.size(); ++i) {
@@ -126,6 +129,9 @@ void DecodingPool::on_all(const char* what, const std::function<void(std::size_t
                 sites_[i].worker->call({what}, [&] { body(i); });
             } catch (...) {
                 errors[i] = std::current_exception();
+                if (on_error) {
+                    on_error();
+                }
             }
         });
     }
@@ -179,29 +185,24 @@ eval::DecodeRun DecodingPool::decode(Decoding how,
                   run.texts.end(),
                   all.texts.begin() + static_cast<std::ptrdiff_t>(group) * options.slots);
     };
-    on_all("decode prompts", [&](std::size_t i) {
-        try {
-            DecodingSite& site = sites_[i];
-            std::unique_ptr<eval::PlainDecoder> plain;
-            while (const auto group = groups.take()) {
-                const std::span<const eval::DecodeTask> own =
-                    group_of(tasks, options.slots, *group);
-                if (how == Decoding::Generator && !plain) {
-                    plain = std::make_unique<eval::PlainDecoder>(
-                        *site.target,
-                        std::min(options.slots, std::ssize(tasks)),
-                        capacity_of(tasks),
-                        options.stop_tokens);
-                }
-                const eval::DecodeOptions of_group = groups.options_of(*group);
-                take(*group,
-                     plain ? plain->decode(own, of_group) : decode_group(site, how, own, of_group));
+    const auto body = [&](std::size_t i) {
+        DecodingSite& site = sites_[i];
+        std::unique_ptr<eval::PlainDecoder> plain;
+        while (const auto group = groups.take()) {
+            const std::span<const eval::DecodeTask> own = group_of(tasks, options.slots, *group);
+            if (how == Decoding::Generator && !plain) {
+                plain =
+                    std::make_unique<eval::PlainDecoder>(*site.target,
+                                                         std::min(options.slots, std::ssize(tasks)),
+                                                         capacity_of(tasks),
+                                                         options.stop_tokens);
             }
-        } catch (...) {
-            groups.give_up();  // the others need not go on
-            throw;
+            const eval::DecodeOptions of_group = groups.options_of(*group);
+            take(*group,
+                 plain ? plain->decode(own, of_group) : decode_group(site, how, own, of_group));
         }
-    });
+    };
+    on_all("decode prompts", body, [&] { groups.give_up(); });
     all.complete = all.complete && !groups.stopped();
     return all;
 }

@@ -69,6 +69,7 @@ std::vector<Place> places(int steps) {
         {"evaluate step", "loop", 0, 0},
         {"capture held-out row", "cpu:", 0, 0},
         {"predict held-out row", "cpu:", 0, 0},
+        {"decode prompts", "cpu:", -1, -1, {"cpu:0", "cpu:2"}},
         {"copy the optimizer", "cpu:", -1, -1},
         // The others may be left out, while a save is still being written.
         {"save step", "loop", 1, steps, {""}, steps - 1},

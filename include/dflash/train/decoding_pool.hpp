@@ -100,7 +100,9 @@ class DecodingPool : NonCopyable {
                                  Decoding how,
                                  std::span<const eval::DecodeTask> tasks,
                                  const eval::DecodeOptions& options) const;
-    void on_all(const char* what, const std::function<void(std::size_t site)>& body);
+    void on_all(const char* what,
+                const std::function<void(std::size_t site)>& body,
+                const std::function<void()>& on_error = {});
 
     std::vector<DecodingSite> sites_;
 };

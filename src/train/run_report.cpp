@@ -21,6 +21,9 @@
 namespace dflash::train {
 namespace {
 
+/// Of the data's answers: below that their tau is chance, and no warning rests on it.
+constexpr std::int64_t kFewestAnchors = 256;
+
 io::Json numbers(const std::vector<double>& values) {
     std::vector<io::Json> items;
     for (const double value : values) {
@@ -338,10 +341,11 @@ void RunReport::acceptance(const Progress& progress, const AcceptanceResult& res
         result.drafter.texts(),
         format_seconds(result.seconds));
     constexpr std::size_t kEnding = 20;  // has no numbers: those of a kind end alike
-    for (const std::string& warning :
-         acceptance_warnings(tau,
-                             result.agreement,
-                             answers ? std::optional(result.answers.walked_tau()) : std::nullopt)) {
+    const bool answers_tell = result.answers.anchors() >= kFewestAnchors;
+    for (const std::string& warning : acceptance_warnings(
+             tau,
+             result.agreement,
+             answers_tell ? std::optional(result.answers.walked_tau()) : std::nullopt)) {
         if (told_.insert(warning.substr(warning.size() - kEnding)).second) {
             log_warning("real decoding at step {}: {}", progress.step, warning);
         }

@@ -269,6 +269,11 @@ TEST_SUITE("train.generate") {
         CHECK(error_of([&] { run(request); })->kind() == ErrorKind::Config);
         request = tiny(folder.path("none.jsonl"), folder.path("a.jsonl"));
         CHECK(error_of([&] { run(request); })->kind() == ErrorKind::Config);
+        // The output is looked at first.
+        request = tiny(folder.path("none.jsonl"), rows);
+        CHECK(error_of([&] { run(request); })->parts().what == "the output is there already");
+        request = tiny(folder.path("none.jsonl"), rows + "/a.jsonl");
+        CHECK(error_of([&] { run(request); })->kind() == ErrorKind::Storage);
         request = tiny(rows, folder.path("a.jsonl"));
         request.settings.data.chat_format = "smollm2";
         request.settings.generate.thinking = "on";

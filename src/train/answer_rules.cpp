@@ -12,10 +12,13 @@ namespace {
 // What ends an answer: the model's own end tokens, and those that end a turn in the chat format.
 std::vector<TokenId> stop_tokens_of(const RunText& text, const target::GenerationConfig& config) {
     std::vector<TokenId> tokens = config.stop_tokens;
-    for (const std::string& end : text.format->text_marks().turn_ends) {
-        const std::vector<TokenId> ids = text.tokenizer->encode(end).ids;
-        if (ids.size() == 1) {
-            tokens.push_back(ids.front());
+    // Rows of finished tokens need no format, and where it is not known it has no marks.
+    if (!text.format->turn_tokens().empty()) {
+        for (const std::string& end : text.format->text_marks().turn_ends) {
+            const std::vector<TokenId> ids = text.tokenizer->encode(end).ids;
+            if (ids.size() == 1) {
+                tokens.push_back(ids.front());
+            }
         }
     }
     std::sort(tokens.begin(), tokens.end());

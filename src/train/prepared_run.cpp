@@ -309,11 +309,12 @@ PreparedRun prepare_run(const Settings& settings,
                                                 data::default_gamma(run.draft.config.block_size));
     run.loss_weights = loss_weights_of(settings.train);
 
+    const data::DataReport expected =
+        run.answers ? run.answers->expected(run.training->report()) : run.training->report();
     PlanInput plan{.settings = settings,
                    .target = run.target,
                    .draft = run.draft.config,
-                   .data = run.answers ? run.answers->expected(run.training->report())
-                                             : run.training->report(),
+                   .data = expected,
                    .num_train_samples = run.mixture.num_samples(run.train_ids),
                    .devices = run.devices,
                    .memory = gpu::memory_of};

@@ -1,38 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dflash/core/log.hpp>
 #include <dflash/train/answer_rules.hpp>
+#include <dflash/train/stop_tokens.hpp>
 
-#include <algorithm>
 #include <fmt/format.h>
 #include <thread>
 
 namespace dflash::train {
-namespace {
-
-// What ends an answer: the model's own end tokens, and those that end a turn in the chat format.
-std::vector<TokenId> stop_tokens_of(const RunText& text, const target::GenerationConfig& config) {
-    std::vector<TokenId> tokens = config.stop_tokens;
-    // Rows of finished tokens need no format, and where it is not known it has no marks.
-    if (!text.format->turn_tokens().empty()) {
-        for (const std::string& end : text.format->text_marks().turn_ends) {
-            const std::vector<TokenId> ids = text.tokenizer->encode(end).ids;
-            if (ids.size() == 1) {
-                tokens.push_back(ids.front());
-            }
-        }
-    }
-    std::sort(tokens.begin(), tokens.end());
-    tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
-    return tokens;
-}
-
-}  // namespace
 
 AnswerRules AnswerRules::read(const Settings& settings, const RunText& text) {
     const auto config = target::GenerationConfig::read(text.location.folder, text.target);
     const GenerateSettings& generate = settings.generate;
     AnswerRules rules{.sampling = config.sampling,
-                      .stop_tokens = stop_tokens_of(text, config),
+                      .stop_tokens = answer_stop_tokens(config, *text.tokenizer, *text.format),
                       .found_config = config.found,
                       .ignored = config.ignored};
     rules.sampling.temperature = generate.temperature.value_or(config.sampling.temperature);

@@ -33,8 +33,10 @@ class Decoding {
                          "a prompt of {} tokens, {} to be written",
                          task.prompt.size(),
                          task.max_new_tokens);
-            capacity = std::max(
-                capacity, std::ssize(task.prompt) + task.max_new_tokens + source.block_size());
+            capacity =
+                std::max(capacity,
+                         std::ssize(task.prompt) + std::max(task.max_new_tokens, options.room) +
+                             source.block_size());
         }
         if (tasks.empty()) {
             return;

@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kWarmUpRounds = 4;
+constexpr int kWarmUpRounds = 2;  // of each number of sequences
 constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 
 double seconds_since(Clock::time_point begin) {

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -39,6 +40,47 @@ std::span<const eval::DecodeTask> group_of(std::span<const eval::DecodeTask> tas
     const auto size = static_cast<std::size_t>(slots);
     const std::size_t first = group * size;
     return tasks.subspan(first, std::min(size, tasks.size() - first));
+}
+
+/// The same prompts with answers so short that half of the sequences, and half of the rest, end
+/// every `rounds` rounds: each round gives a token at least.
+std::vector<eval::DecodeTask> with_short_answers(std::span<const eval::DecodeTask> tasks,
+                                                 int rounds) {
+    std::vector<eval::DecodeTask> result(tasks.begin(), tasks.end());
+    for (std::size_t i = 0; i < result.size(); ++i) {
+        std::int64_t length = 1;  // from the prompt's own pass
+        for (std::size_t left = result.size(); i < left; left /= 2) {
+            length += rounds;
+        }
+        result[i].max_new_tokens = std::min(result[i].max_new_tokens, length);
+    }
+    return result;
+}
+
+/// Halves of a length, down to one of a few tokens.
+std::vector<std::int64_t> halves(std::int64_t longest) {
+    constexpr std::int64_t kFewTokens = 16;
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t length = longest; length >= std::min(longest, kFewTokens); length /= 2) {
+        lengths.push_back(length);
+    }
+    return lengths;
+}
+
+/// How far apart the target has the logits of two tokens behind a text. The cache has always the
+/// same size, so that the allocator has had it before.
+double logit_distance(target::TargetModel& target,
+                      std::span<const TokenId> tokens,
+                      std::int64_t capacity,
+                      TokenId one,
+                      TokenId other) {
+    const std::unique_ptr<target::DecodeCache> cache = target.make_cache(1, capacity);
+    const std::vector<std::int32_t> starts{0, narrow<std::int32_t>(tokens.size())};
+    const std::vector<std::int32_t> slots{0};
+    const at::Tensor residual_TH =
+        target.extend(*cache, {.tokens = tokens, .starts = starts, .slots = slots}, {}, {});
+    const at::Tensor logits_V = target.logits(residual_TH.narrow(0, residual_TH.size(0) - 1, 1))[0];
+    return std::abs(logits_V[one].item<double>() - logits_V[other].item<double>());
 }
 
 }  // namespace
@@ -213,11 +255,13 @@ void DecodingPool::warm_up(Decoding how,
                            int rounds) {
     on_all("warm up decoding", [&](std::size_t i) {
         for (std::size_t group = 0; group < num_groups(tasks.size(), options.slots); ++group) {
+            const std::span<const eval::DecodeTask> own = group_of(tasks, options.slots, group);
             eval::DecodeOptions few = options;
             few.on_progress = [](std::int64_t, std::int64_t) { note_progress(); };
-            // The first time comes before the prompts are read.
-            few.stop = [left = rounds + 1]() mutable { return left-- == 0; };
-            decode_group(sites_[i], how, group_of(tasks, options.slots, group), few);
+            for (const eval::DecodeTask& task : own) {
+                few.room = std::max(few.room, task.max_new_tokens);
+            }
+            decode_group(sites_[i], how, with_short_answers(own, rounds), few);
         }
     });
 }
@@ -249,8 +293,26 @@ JudgedTexts DecodingPool::judge(std::span<const JudgedText> texts,
 }
 
 void DecodingPool::warm_up_judging(const JudgedText& text) {
+    const std::span<const TokenId> tokens = text.tokens;
+    const std::int64_t answer = std::ssize(tokens) - text.begin;
     on_all("warm up judging", [&](std::size_t i) {
-        eval::TeacherForced(*sites_[i].target, *sites_[i].drafter).add(text.tokens, text.begin);
+        eval::TeacherForced judged(*sites_[i].target, *sites_[i].drafter);
+        for (const std::int64_t length : halves(std::ssize(tokens))) {
+            judged.add(tokens.first(static_cast<std::size_t>(length)),
+                       length - std::min(answer, length / 2));
+            note_progress();
+        }
+    });
+    // Ties are looked at on one device.
+    DecodingSite& site = sites_.front();
+    site.worker->call({"warm up looking at ties"}, [&] {
+        for (const std::int64_t length : halves(std::ssize(tokens))) {
+            logit_distance(*site.target,
+                           tokens.first(static_cast<std::size_t>(length)),
+                           std::ssize(tokens),
+                           tokens.front(),
+                           tokens.front());
+        }
     });
 }
 
@@ -268,15 +330,7 @@ eval::GreedyComparison DecodingPool::compare(
                           emitted.begin(),
                           emitted.begin() + static_cast<std::ptrdiff_t>(position));
             return site.worker->call({"look at a tie"}, [&] {
-                const std::unique_ptr<target::DecodeCache> cache =
-                    site.target->make_cache(1, std::ssize(tokens));
-                const std::vector<std::int32_t> starts{0, narrow<std::int32_t>(tokens.size())};
-                const std::vector<std::int32_t> slots{0};
-                const at::Tensor residual_TH = site.target->extend(
-                    *cache, {.tokens = tokens, .starts = starts, .slots = slots}, {}, {});
-                const at::Tensor logits_V =
-                    site.target->logits(residual_TH.narrow(0, residual_TH.size(0) - 1, 1))[0];
-                return std::abs(logits_V[one].item<double>() - logits_V[other].item<double>());
+                return logit_distance(*site.target, tokens, capacity_of(tasks), one, other);
             });
         };
     return eval::compare_greedy(

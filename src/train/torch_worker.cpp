@@ -17,12 +17,13 @@ namespace {
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
-/// What the allocator holds of a GPU and has not given out.
-std::int64_t free_bytes_held(c10::DeviceIndex ordinal) {
-    using c10::CachingAllocator::StatType;
+using c10::CachingAllocator::StatType;
+
+/// What the allocator holds of a GPU and has not given out, of one of its pools or of all.
+std::int64_t free_bytes_held(c10::DeviceIndex ordinal, StatType of) {
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(ordinal);
-    const auto all = static_cast<std::size_t>(StatType::AGGREGATE);
-    return stats.reserved_bytes[all].current - stats.allocated_bytes[all].current;
+    const auto pool = static_cast<std::size_t>(of);
+    return stats.reserved_bytes[pool].current - stats.allocated_bytes[pool].current;
 }
 
 }  // namespace
@@ -56,10 +57,14 @@ void keep_room_for_temporaries(const gpu::Device& device) {
     const auto ordinal = static_cast<c10::DeviceIndex>(device.ordinal);
     const at::TensorOptions bytes = at::TensorOptions().device(at::kCUDA, ordinal).dtype(at::kByte);
     // One piece as large as all free ones together, within reason: large memory that was freed is
-    // room already. Tensors of up to 1 MiB come from a pool of their own.
-    std::vector<at::Tensor> pieces{
-        at::empty({std::clamp(free_bytes_held(ordinal), 64 * kMiB, 512 * kMiB)}, bytes)};
-    for (int i = 0; i < 16; ++i) {
+    // room already.
+    std::vector<at::Tensor> pieces{at::empty(
+        {std::clamp(free_bytes_held(ordinal, StatType::AGGREGATE), 64 * kMiB, 512 * kMiB)}, bytes)};
+    // Tensors of up to 1 MiB come from a pool of their own, in pieces of 2 MiB that never become
+    // one: a few more than are free, for tensors that were larger when the run warmed up.
+    const std::int64_t small =
+        std::min(free_bytes_held(ordinal, StatType::SMALL_POOL) / kMiB, std::int64_t{48}) + 16;
+    for (std::int64_t i = 0; i < small; ++i) {
         pieces.push_back(at::empty({kMiB}, bytes));
     }
 }

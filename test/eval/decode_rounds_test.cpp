@@ -100,6 +100,32 @@ TEST_SUITE("eval.decode") {
         CHECK(run.texts[0].emitted == std::vector<TokenId>(c.runs[0].emitted.begin(), first));
     }
 
+    TEST_CASE("slots have the room that is asked for, and texts do not depend on it") {
+        struct Sizes : DraftSource {
+            std::int64_t block_size() const override { return 8; }
+
+            void allocate(std::int64_t slots, std::int64_t capacity) override {
+                sizes = {slots, capacity};
+            }
+
+            std::vector<std::vector<TokenId>> propose(std::span<const SequenceView> sequences,
+                                                      const ChoiceRule& rule) override {
+                return PromptLookup(8).propose(sequences, rule);
+            }
+
+            std::pair<std::int64_t, std::int64_t> sizes;
+        };
+
+        const golden::DecodeCase& c = full();
+        Sizes lookup;
+        const auto expected = texts_of(decode(*c.target, lookup, tasks_of(c, 12), {}));
+        const auto usual = lookup.sizes;
+        CHECK(texts_of(decode(*c.target, lookup, tasks_of(c, 12), {.room = 4})) == expected);
+        CHECK(lookup.sizes == usual);
+        CHECK(texts_of(decode(*c.target, lookup, tasks_of(c, 12), {.room = 50})) == expected);
+        CHECK(lookup.sizes == std::pair(usual.first, usual.second + 38));
+    }
+
     TEST_CASE("sampled text depends on seed and row only") {
         const golden::DecodeCase& c = full();
         const auto tasks = tasks_of(c, 24);

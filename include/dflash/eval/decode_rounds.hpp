@@ -31,6 +31,7 @@ struct DecodeOptions {
     ChoiceRule rule{};
     std::vector<TokenId> stop_tokens{};
     std::int64_t slots = 8;  ///< sequences at a time
+    std::int64_t room = 0;   ///< slots hold so many tokens behind each prompt, whatever tasks want
     /// Called after each round and when a prompt has been read: texts that are done, tokens emitted
     /// by all.
     std::function<void(std::int64_t, std::int64_t)> on_progress{};

@@ -70,7 +70,8 @@ class DecodingPool : NonCopyable {
                            std::span<const eval::DecodeTask> tasks,
                            const eval::DecodeOptions& options);
 
-    /// The first `rounds` rounds of every group on every device, so that libraries load and
+    /// Every group on every device, for `rounds` rounds each with all sequences, half of them, a
+    /// quarter and so on to one, in slots as large as decode() makes them: libraries load and
     /// allocate what a decode() of these tasks needs.
     void warm_up(Decoding how,
                  std::span<const eval::DecodeTask> tasks,
@@ -80,7 +81,8 @@ class DecodingPool : NonCopyable {
     /// Judges all texts, or fewer when a stop is asked for.
     JudgedTexts judge(std::span<const JudgedText> texts, const std::function<bool()>& stop = {});
 
-    /// The same text on every device, for nothing.
+    /// The same text on every device, whole and cut to half, a quarter and so on, for nothing; it
+    /// must be as long as any that judge() and compare() are to see.
     void warm_up_judging(const JudgedText& text);
 
     /// Compares greedy texts of the same tasks with plain ones, as eval::compare_greedy does; where

@@ -20,9 +20,9 @@ void set_up_torch_process();
 /// The current Torch stream of this worker's thread; the empty view on CPU devices.
 gpu::StreamView current_stream(const gpu::Device& device);
 
-/// Leaves LibTorch's allocator more than it needs, on this thread's current stream; waits for nothing;
-/// nothing on CPU devices. To be called once everything that lasts was allocated and a largest row
-/// went through.
+/// Leaves LibTorch's allocator more than it needs, on this thread's current stream; waits for
+/// nothing; nothing on CPU devices. To be called once everything that lasts was allocated and a
+/// largest row went through.
 ///
 /// What the allocator holds free is cut as temporaries of other sizes come, and some later row may
 /// find no piece that is large enough although the whole is: cudaMalloc in the middle of a step.

@@ -97,19 +97,12 @@ class PromptReader {
         split_at_mask(encoding.ids, data::loss_mask(encoding, spans), prompt);
     }
 
-    /// The last stretch of masked tokens is the answer.
     static void split_at_mask(const std::vector<TokenId>& ids,
                               const std::vector<std::uint8_t>& mask,
                               EvalPrompt& prompt) {
-        const auto last = std::find(mask.rbegin(), mask.rend(), 1);
-        if (last == mask.rend()) {
+        if (!split_at_answer(ids, mask, prompt)) {
             throw Unusable{"no answer marked", "the mask marks no token"};
         }
-        const auto before = std::find(last, mask.rend(), 0);
-        const auto begin = mask.rend() - before;
-        const auto end = mask.rend() - last;
-        prompt.tokens.assign(ids.begin(), ids.begin() + begin);
-        prompt.answer.assign(ids.begin() + begin, ids.begin() + end);
     }
 
     /// What follows the prompt in the text that training sees, up to the last trained token.
@@ -180,6 +173,42 @@ std::vector<std::int64_t> order_of_rows(std::int64_t num_rows, const EvalPromptO
 }
 
 }  // namespace
+
+std::int64_t longest_prompt(std::int64_t answer_tokens,
+                            std::int64_t target_context,
+                            std::int64_t draft_context) {
+    const std::int64_t context = std::min(target_context, draft_context);
+    if (answer_tokens >= context) {
+        throw Error(
+            ErrorKind::Config,
+            {.what = fmt::format("eval.acceptance_tokens: got {}, expected less than the context "
+                                 "of {} tokens (target {}, drafter {})",
+                                 answer_tokens,
+                                 context,
+                                 target_context,
+                                 draft_context),
+             .where = {},
+             .cause = {},
+             .hint = "Answers need room for their prompts"});
+    }
+    return context - answer_tokens;
+}
+
+bool split_at_answer(const std::vector<TokenId>& tokens,
+                     const std::vector<std::uint8_t>& mask,
+                     EvalPrompt& prompt) {
+    const auto last = std::find(mask.rbegin(), mask.rend(), 1);
+    if (last == mask.rend()) {
+        prompt.tokens = tokens;
+        prompt.answer.clear();
+        return false;
+    }
+    const auto begin = mask.rend() - std::find(last, mask.rend(), 0);
+    const auto end = mask.rend() - last;
+    prompt.tokens.assign(tokens.begin(), tokens.begin() + begin);
+    prompt.answer.assign(tokens.begin() + begin, tokens.begin() + end);
+    return true;
+}
 
 EvalPrompts read_eval_prompts(const std::string& list,
                               const RunText& text,

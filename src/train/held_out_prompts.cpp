@@ -30,13 +30,7 @@ EvalPrompts held_out_prompts(const data::Dataset& dataset,
         EvalPrompt prompt;
         prompt.row = id;
         prompt.place = dataset.place_of(id);
-        const auto begin = std::find(sample.trainable.begin(), sample.trainable.end(), 1);
-        const auto end = std::find(begin, sample.trainable.end(), 0);
-        const auto at = [&](auto position) {
-            return sample.tokens.begin() + (position - sample.trainable.begin());
-        };
-        prompt.tokens.assign(sample.tokens.begin(), at(begin));
-        prompt.answer.assign(at(begin), at(end));
+        split_at_answer(sample.tokens, sample.trainable, prompt);
         if (prompt.tokens.empty()) {
             leave_out("no prompt before the answer", prompt);
         } else if (std::ssize(prompt.tokens) > options.longest) {

@@ -132,14 +132,17 @@ void choose_acceptance_prompts(const Settings& settings, PreparedRun& run, PlanI
         return;
     }
     const std::int64_t answer = training_answer_tokens(settings.eval);
+    const std::int64_t target_context = run.target.max_position_embeddings;
+    const std::int64_t draft_context = run.draft.config.max_position_embeddings;
+    if (settings.eval.acceptance_tokens) {  // the length by rule turns it off instead
+        longest_prompt(answer, target_context, draft_context);
+    }
     run.acceptance_prompts =
         held_out_prompts(run.held_out_data(),
                          run.held_out_ids,
                          {.count = count,
                           .seed = static_cast<std::uint64_t>(settings.run.seed),
-                          .longest = std::min(run.target.max_position_embeddings,
-                                              run.draft.config.max_position_embeddings) -
-                                     answer});
+                          .longest = std::min(target_context, draft_context) - answer});
     const std::vector<EvalPrompt>& prompts = run.acceptance_prompts.prompts;
     if (prompts.empty()) {
         plan.acceptance_off = "no held-out row has a prompt";

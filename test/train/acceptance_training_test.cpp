@@ -3,6 +3,8 @@
 // the drafter in training is worth.
 #include "tiny_run.hpp"
 
+#include <dflash/core/error.hpp>
+#include <dflash/train/acceptance_run.hpp>
 #include <dflash/train/held_out_prompts.hpp>
 #include <dflash/train/prepared_run.hpp>
 #include <dflash/train/run_data.hpp>
@@ -143,7 +145,82 @@ TEST_SUITE("train.acceptance_training") {
         CHECK(with.plan.devices[0].acceptance > 0);
     }
 
-    TEST_CASE("prompts are conversations up to their first answer, the same for the same seed") {
+    TEST_CASE("an answer as long as the context is refused, as dflash eval refuses it") {
+        TrainRequest request = decoding_request("", 1);
+        request.settings.eval.acceptance_tokens = 1 << 20;
+        try {
+            prepare_run(request.settings);
+            FAIL("no error");
+        } catch (const Error& error) {
+            CHECK(error.kind() == ErrorKind::Config);
+            CHECK(
+                contains(error.what(), "eval.acceptance_tokens: got 1048576, expected less than"));
+        }
+        request.settings.eval.acceptance_prompts = 0;  // then its length does not matter
+        CHECK_FALSE(prepare_run(request.settings).plan.acceptance);
+    }
+
+    TEST_CASE("decodes the turn that dflash eval decodes, with the same numbers") {
+        const TemporaryFolder folder;
+        std::ofstream rows(folder.path("rows.jsonl"));
+        for (int i = 0; i < 6; ++i) {
+            rows << fmt::format(
+                R"({{"messages": [{{"role": "user", "content": "What is {0} + 1?"}}, )"
+                R"({{"role": "assistant", "content": "It is {1}."}}, )"
+                R"({{"role": "user", "content": "And {1} + 2?"}}, )"
+                R"({{"role": "assistant", "content": "{1} + 2 = {2}. So it is {2}."}}]}})"
+                "\n",
+                i,
+                i + 1,
+                i + 3);
+        }
+        rows.close();
+        // Drafts are saved in bf16, so the one that is judged is the one that is trained on.
+        TrainRequest first = tiny_request(folder.path("a"), 1);
+        REQUIRE(run(first) == 0);
+        TrainRequest training = decoding_request(folder.path("b"), 1);
+        training.settings.run.init = folder.path("a/latest/draft");
+        training.settings.run.eval_data = folder.path("rows.jsonl");
+        training.settings.eval.acceptance_prompts = 6;
+        REQUIRE(run(training) == 0);
+        const std::vector<io::Json> records = metrics(folder.path("b"), "acceptance");
+        REQUIRE(records.size() == 2);
+
+        AcceptanceRequest judging;
+        judging.draft = folder.path("a/latest/draft");
+        judging.settings = training.settings;
+        judging.settings.run.data = folder.path("rows.jsonl");
+        judging.settings.run.gpus = "cpu:1";
+        const AcceptanceReport report = judge_acceptance(judging);
+        CHECK(report.num_prompts == 6);
+        const io::Json& at_start = records.front();
+        CHECK(at_start.require_integer("prompts", "metrics") == 6);
+        CHECK(at_start.require_integer("rounds", "metrics") == report.drafter.acceptance.rounds());
+        CHECK(at_start.require_number("tau", "metrics") == report.drafter.acceptance.tau());
+        CHECK(at_start.require_number("lookup_tau", "metrics") == report.lookup.acceptance.tau());
+        CHECK(at_start.require_number("forward_tau_on_answers", "metrics") ==
+              report.answers->walked_tau);
+
+        // Of the second question, not of the first one.
+        const RunText text = open_text(training.settings);
+        const data::Dataset dataset =
+            open_data(folder.path("rows.jsonl"), text, dataset_options(training.settings));
+        const std::vector<SampleId> ids(dataset.usable().begin(), dataset.usable().end());
+        const EvalPrompts in_training =
+            held_out_prompts(dataset, ids, {.count = 6, .longest = 4096});
+        const EvalPrompts in_eval = read_eval_prompts(folder.path("rows.jsonl"),
+                                                      text,
+                                                      dataset_options(training.settings).files,
+                                                      {.count = 6, .longest = 4096});
+        REQUIRE(in_training.prompts.size() == 6);
+        REQUIRE(in_eval.prompts.size() == 6);
+        for (std::size_t i = 0; i < 6; ++i) {
+            CHECK(in_training.prompts[i].tokens == in_eval.prompts[i].tokens);
+            CHECK(in_training.prompts[i].answer == in_eval.prompts[i].answer);
+        }
+    }
+
+    TEST_CASE("prompts are conversations up to their last answer, the same for the same seed") {
         Settings settings = tiny_request("", 1).settings;
         const RunText text = open_text(settings);
         const data::Dataset dataset = open_data(settings.run.data, text, dataset_options(settings));
@@ -156,8 +233,9 @@ TEST_SUITE("train.acceptance_training") {
             const auto m = prompt.answer.size();
             REQUIRE(n + m <= sample.tokens.size());
             CHECK(std::equal(prompt.tokens.begin(), prompt.tokens.end(), sample.tokens.begin()));
-            CHECK(std::count(sample.trainable.begin(),
-                             sample.trainable.begin() + std::ssize(prompt.tokens),
+            CHECK(std::count(sample.trainable.begin() + std::ssize(prompt.tokens) +
+                                 std::ssize(prompt.answer),
+                             sample.trainable.end(),
                              1) == 0);
             CHECK(m > 0);
             CHECK(std::all_of(

@@ -47,6 +47,19 @@ struct EvalPromptOptions {
     data::RenderOptions render{};
 };
 
+/// Tokens that a prompt may have, so that the contexts of target and drafter have room for an
+/// answer of `answer_tokens`, which is eval.acceptance_tokens. Throws Error{Config} if they have
+/// none.
+std::int64_t longest_prompt(std::int64_t answer_tokens,
+                            std::int64_t target_context,
+                            std::int64_t draft_context);
+
+/// Splits tokens at the last stretch that the mask marks, which is the answer. Where it marks none
+/// all of them are the prompt, and the result is false.
+bool split_at_answer(const std::vector<TokenId>& tokens,
+                     const std::vector<std::uint8_t>& mask,
+                     EvalPrompt& prompt);
+
 /// Reads prompts of the files of a list. The last answer of a conversation is what is to be written
 /// anew; of finished tokens or text, what their mask or the chat marks say the model wrote last.
 /// Throws Error as RowFile does, and Error{Data} with all reasons if no row is left.

@@ -16,8 +16,8 @@ struct HeldOutPromptOptions {
     std::int64_t longest = 0;  ///< tokens of a prompt, so that the context has room for an answer
 };
 
-/// Prompts by which training judges its drafter: what a sample holds before its first trained
-/// token, that is the conversation up to the first answer; `answer` is the trained stretch there.
+/// Prompts by which training judges its drafter: what a sample holds before its last trained
+/// stretch, that is the conversation up to the last answer, as read_eval_prompts() takes it.
 /// The same for the same samples and seed, in the order of `ids`. Samples that begin with an answer
 /// and those with a prompt above `longest` are left out and counted. May be empty.
 EvalPrompts held_out_prompts(const data::Dataset& dataset,

@@ -66,7 +66,7 @@ AcceptanceEvaluator::AcceptanceEvaluator(std::vector<DecodingSite> sites,
                                          std::vector<TokenId> stop_tokens,
                                          const EvalSettings& settings,
                                          DrafterRank& source)
-    : pool_(std::move(sites)), prompts_(prompts.prompts), settings_(settings), source_(source) {
+    : pool_(std::move(sites)), prompts_(prompts.prompts), source_(source) {
     DFLASH_CHECK(!prompts_.empty(), "no prompts to decode");
     options_.stop_tokens = std::move(stop_tokens);
     options_.slots = settings.batch;
@@ -86,10 +86,6 @@ void AcceptanceEvaluator::warm_up() {
     text.tokens.resize(text.tokens.size() + static_cast<std::size_t>(longest->max_new_tokens),
                        longest->prompt.front());
     pool_.warm_up_judging(text);
-}
-
-bool AcceptanceEvaluator::affordable(double trained_s, double spent_s) const {
-    return spent_s + spent_s_ + last_s_ <= settings_.max_fraction * trained_s;
 }
 
 /// The target's own text, and what look-up would have drafted of it. False if a stop was asked for.
@@ -156,7 +152,6 @@ std::optional<AcceptanceResult> AcceptanceEvaluator::run(const StopSignals& sign
     }
     last_s_ = seconds_since(begin);
     result.seconds = seconds_since(start);
-    spent_s_ += result.seconds;
     return result;
 }
 

@@ -70,7 +70,11 @@ Evaluator::Evaluator(HeldOutRows rows,
                      std::vector<std::unique_ptr<TargetReplica>>& targets,
                      std::vector<std::unique_ptr<DrafterRank>>& ranks,
                      const EvalSettings& settings)
-    : rows_(std::move(rows)), block_size_(block_size), bigram_(block_size), settings_(settings) {
+    : rows_(std::move(rows)),
+      block_size_(block_size),
+      bigram_(block_size),
+      settings_(settings),
+      budget_{.max_fraction = settings.max_fraction} {
     // Two lanes let target and drafter work at the same time where they are one of each.
     const std::size_t num_lanes =
         std::min(std::max({targets.size(), ranks.size(), std::size_t{2}}), rows_.rows.size());
@@ -105,8 +109,7 @@ void Evaluator::allocate(std::int64_t num_features, std::int64_t hidden_size) {
 
 bool Evaluator::due(const Progress& progress) const {
     const double now = progress.trained_s;
-    return !empty() && now - last_at_s_ >= settings_.every.seconds &&
-           spent_s_ <= settings_.max_fraction * now;
+    return !empty() && now - last_at_s_ >= settings_.every.seconds && budget_.allows_judging(now);
 }
 
 std::optional<EvalResult> Evaluator::run(const Progress& progress, const StopSignals& signals) {
@@ -156,7 +159,7 @@ std::optional<EvalResult> Evaluator::run(const Progress& progress, const StopSig
     result.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     last_at_s_ = progress.trained_s;
-    spent_s_ += result.seconds;
+    budget_.judged_s += result.seconds;
     return result;
 }
 

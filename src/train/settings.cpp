@@ -249,7 +249,8 @@ void EvalSettings::declare(SettingList& list) {
     list.add("eval.every", every, "time between evaluations", {.above = 0, .maths = false});
     list.add("eval.max_fraction",
              max_fraction,
-             "largest share of the time spent on evaluation, but for that at the start and the end",
+             "largest share of the time spent on evaluation, but for real decoding at the start "
+             "and the end; where prompts are decoded, half of it at most is for the rest",
              {.at_most = 1, .above = 0, .maths = false});
     list.add("eval.acceptance_prompts",
              acceptance_prompts,

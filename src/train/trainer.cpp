@@ -27,6 +27,7 @@ Trainer::Trainer(TrainerParts parts, Progress progress)
         last_acceptance_ = *acceptance;
     }
     decoded_step_ = parts_.report.decoded_step();
+    parts_.evaluator.budget().decodes = parts_.acceptance != nullptr;
 }
 
 Progress Trainer::run() {
@@ -177,8 +178,8 @@ void Trainer::evaluate() {
 
 void Trainer::decode_prompts(bool whatever_it_costs) {
     if (parts_.acceptance == nullptr || decoded_step_ == progress_.step ||
-        (!whatever_it_costs &&
-         !parts_.acceptance->affordable(progress_.trained_s, parts_.evaluator.spent_s()))) {
+        (!whatever_it_costs && !parts_.evaluator.budget().allows_decoding(
+                                   progress_.trained_s, parts_.acceptance->cost_s()))) {
         return;
     }
     report_steps(0);
@@ -192,6 +193,9 @@ void Trainer::decode_prompts(bool whatever_it_costs) {
         return;
     }
     decoded_step_ = progress_.step;
+    if (!whatever_it_costs) {
+        parts_.evaluator.budget().decoded_s += result->seconds;
+    }
     parts_.report.acceptance(progress_, *result);
 }
 

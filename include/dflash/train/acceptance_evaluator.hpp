@@ -47,9 +47,8 @@ class AcceptanceEvaluator {
     /// Makes libraries load and allocate what run() needs.
     void warm_up();
 
-    /// Whether one more, at the cost of the last one, keeps all evaluations within
-    /// eval.max_fraction of the time. `spent_s`: what other evaluations have used.
-    bool affordable(double trained_s, double spent_s) const;
+    /// Seconds that the last one took, without plain decoding: what the next one will cost.
+    double cost_s() const { return last_s_; }
 
     /// Decodes the prompts and compares the text, token by token, with plain greedy decoding, which
     /// is done the first time only. The result does not depend on the number of devices, and
@@ -66,12 +65,10 @@ class AcceptanceEvaluator {
     std::vector<EvalPrompt> prompts_;
     std::vector<eval::DecodeTask> tasks_;
     eval::DecodeOptions options_;
-    EvalSettings settings_;
     DrafterRank& source_;
     std::optional<eval::DecodeRun> plain_;
     double lookup_tau_ = 0;
-    double last_s_ = 0;  // that the last one took, without plain decoding
-    double spent_s_ = 0;
+    double last_s_ = 0;
 };
 
 /// Who decodes in a run: the workers of targets, which must be whole, and whoever shares memory

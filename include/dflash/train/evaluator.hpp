@@ -7,6 +7,7 @@
 #include <dflash/data/packer.hpp>
 #include <dflash/eval/held_out.hpp>
 #include <dflash/train/drafter_rank.hpp>
+#include <dflash/train/eval_budget.hpp>
 #include <dflash/train/progress.hpp>
 #include <dflash/train/stop_signals.hpp>
 #include <dflash/train/target_replica.hpp>
@@ -59,8 +60,8 @@ class Evaluator {
     /// Allocates the evaluation's slots: on the drafters' workers, before the first step.
     void allocate(std::int64_t num_features, std::int64_t hidden_size);
 
-    /// Whether an evaluation is due: eval.every has passed since the last one, and evaluations have
-    /// not used more than eval.max_fraction of the time.
+    /// Whether an evaluation is due: eval.every has passed since the last one, and the budget
+    /// allows one.
     bool due(const Progress& progress) const;
 
     /// Runs all held-out rows through target and drafter, beside whatever the workers have queued.
@@ -68,8 +69,8 @@ class Evaluator {
     /// may take minutes.
     std::optional<EvalResult> run(const Progress& progress, const StopSignals& signals);
 
-    /// Seconds that evaluations took since this start.
-    double spent_s() const { return spent_s_; }
+    /// Of eval.max_fraction, since this start; run() adds what it takes.
+    EvalBudget& budget() { return budget_; }
 
     bool empty() const { return rows_.rows.empty(); }
 
@@ -99,7 +100,7 @@ class Evaluator {
     std::vector<Lane> lanes_;
     EvalSettings settings_;
     double last_at_s_ = 0;  // trained seconds at the last evaluation
-    double spent_s_ = 0;
+    EvalBudget budget_;
 };
 
 }  // namespace dflash::train

@@ -34,7 +34,11 @@ constexpr std::int64_t kEvalTokens = 256;
 /// Texts that are judged as training does: every token of each is an anchor.
 constexpr std::size_t kJudgedTexts = 32;
 
-constexpr int kWarmUpRounds = 4;
+/// The last round of a text is one of at least so many: what depends on its end is of little
+/// weight.
+constexpr std::int64_t kBlocksOfAnswer = 4;
+
+constexpr int kWarmUpRounds = 2;  // of each number of sequences
 
 [[noreturn]] void reject(std::string what, std::string hint) {
     throw Error(ErrorKind::Config,
@@ -79,28 +83,15 @@ LoadedDraft load_fitting_draft(const AcceptanceRequest& request,
 
 /// What by rule depends on who asks.
 EvalSettings resolved(EvalSettings eval) {
-    if (eval.acceptance_prompts.value_or(0) == 0) {  // 0 turns it off in training
-        eval.acceptance_prompts = kEvalPrompts;
+    eval.acceptance_prompts = eval.acceptance_prompts.value_or(kEvalPrompts);
+    if (*eval.acceptance_prompts == 0) {
+        reject("eval.acceptance_prompts: got 0, expected 1 or more",
+               fmt::format("Leave it out ({} prompts by rule) or say how many with --prompts; 0 "
+                           "turns real decoding off in training only",
+                           kEvalPrompts));
     }
     eval.acceptance_tokens = eval.acceptance_tokens.value_or(kEvalTokens);
     return eval;
-}
-
-std::int64_t longest_prompt(const EvalSettings& eval,
-                            const target::TargetConfig& target,
-                            const model::DraftConfig& draft) {
-    const std::int64_t context =
-        std::min(target.max_position_embeddings, draft.max_position_embeddings);
-    if (*eval.acceptance_tokens >= context) {
-        reject(fmt::format("eval.acceptance_tokens: got {}, expected less than the context of {} "
-                           "tokens (target {}, drafter {})",
-                           *eval.acceptance_tokens,
-                           context,
-                           target.max_position_embeddings,
-                           draft.max_position_embeddings),
-               "Answers need room for their prompts");
-    }
-    return context - *eval.acceptance_tokens;
 }
 
 /// Everything that decodes. Workers join before what their tasks use goes.
@@ -345,6 +336,15 @@ void add_warnings(const EvalPrompts& prompts, AcceptanceReport& report) {
         report.agreement,
         report.answers ? std::optional(report.answers->walked_tau) : std::nullopt);
     report.warnings.insert(report.warnings.end(), found.begin(), found.end());
+    if (*report.eval.acceptance_tokens < kBlocksOfAnswer * report.config.block_size) {
+        report.warnings.push_back(fmt::format(
+            "answers of at most {} tokens have room for few rounds of {}: tau counts the drafts "
+            "that a last round keeps behind the answer's end, the forward of training only rounds "
+            "that end within it. Give --max-new-tokens {} or more to compare them",
+            *report.eval.acceptance_tokens,
+            report.config.block_size,
+            kBlocksOfAnswer * report.config.block_size));
+    }
 }
 
 }  // namespace
@@ -364,7 +364,9 @@ AcceptanceReport judge_acceptance(const AcceptanceRequest& request) {
                           dataset_options(settings).files,
                           {.count = *eval.acceptance_prompts,
                            .seed = static_cast<std::uint64_t>(settings.run.seed),
-                           .longest = longest_prompt(eval, text.target, draft.config),
+                           .longest = longest_prompt(*eval.acceptance_tokens,
+                                                     text.target.max_position_embeddings,
+                                                     draft.config.max_position_embeddings),
                            .thinking = eval.thinking,
                            .render = settings.data.render});
 
@@ -376,6 +378,7 @@ AcceptanceReport judge_acceptance(const AcceptanceRequest& request) {
                             .eval = eval,
                             .seed = settings.run.seed,
                             .devices = {},
+                            .plain_has_graphs = false,
                             .num_prompts = std::ssize(prompts.prompts),
                             .num_rows = prompts.num_rows,
                             .left_out = prompts.left_out,
@@ -392,6 +395,7 @@ AcceptanceReport judge_acceptance(const AcceptanceRequest& request) {
                             .warnings = {}};
     for (const gpu::Device& device : devices) {
         report.devices.push_back(fmt::format("{}: {}", device.name, gpu::describe(device)));
+        report.plain_has_graphs = report.plain_has_graphs || device.is_cuda();
     }
     const std::vector<TokenId> stop_tokens =
         answer_stop_tokens(target::GenerationConfig::read(text.location.folder, text.target),

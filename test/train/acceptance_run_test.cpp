@@ -72,6 +72,11 @@ TEST_SUITE("train.acceptance_run") {
         CHECK(report.answers->right_by_slot.size() == 7);
         CHECK(has_line(report, "prompt look-up"));
         CHECK(has_line(report, "token by token; 0 of 6 texts"));
+        // Where plain decoding has CUDA graphs, speeds are not of a kind.
+        CHECK_FALSE(has_line(report, "without CUDA graphs"));
+        AcceptanceReport on_gpu = report;
+        on_gpu.plain_has_graphs = true;
+        CHECK(has_line(on_gpu, "rounds of drafts run here without CUDA graphs"));
         const io::Json json = io::Json::parse(report.to_json().dump_pretty(), "json");
         CHECK(json.find("drafter")->require_number("tau", "json") ==
               report.drafter.acceptance.tau());
@@ -217,7 +222,19 @@ TEST_SUITE("train.acceptance_run") {
         contains(
             error_with([](AcceptanceRequest& r) { r.settings.eval.acceptance_tokens = 1 << 20; }),
             "expected less than the context");
+        contains(error_with([](AcceptanceRequest& r) { r.settings.eval.acceptance_prompts = 0; }),
+                 "eval.acceptance_prompts: got 0, expected 1 or more");
         contains(error_with([](AcceptanceRequest& r) { r.settings.run.data = ""; }), "no prompts");
+    }
+
+    TEST_CASE("answers of few rounds are a warning: tau and training's forward end otherwise") {
+        AcceptanceRequest request = request_for(kRows);
+        request.settings.eval.acceptance_tokens = 2;
+        const AcceptanceReport few = judge_acceptance(request);
+        CHECK(few.drafter.acceptance.rounds() == 6);
+        CHECK(has_line(few, "warning: answers of at most 2 tokens have room for few rounds of 8"));
+        request.settings.eval.acceptance_tokens = 32;
+        CHECK_FALSE(has_line(judge_acceptance(request), "room for few rounds"));
     }
 
     TEST_CASE("a smaller block than trained for gives no more than that") {

@@ -208,10 +208,11 @@ TEST_SUITE("train.acceptance_training") {
         const std::vector<SampleId> ids(dataset.usable().begin(), dataset.usable().end());
         const EvalPrompts in_training =
             held_out_prompts(dataset, ids, {.count = 6, .longest = 4096});
-        const EvalPrompts in_eval = read_eval_prompts(folder.path("rows.jsonl"),
-                                                      text,
-                                                      dataset_options(training.settings).files,
-                                                      {.count = 6, .longest = 4096});
+        const EvalPrompts in_eval =
+            read_eval_prompts(folder.path("rows.jsonl"),
+                              text,
+                              dataset_options(training.settings).files,
+                              {.count = 6, .longest = 4096, .thinking = {}});
         REQUIRE(in_training.prompts.size() == 6);
         REQUIRE(in_eval.prompts.size() == 6);
         for (std::size_t i = 0; i < 6; ++i) {

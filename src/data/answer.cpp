@@ -5,6 +5,8 @@
 #include <dflash/core/text.hpp>
 #include <dflash/data/answer.hpp>
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,7 +81,54 @@ bool renders_as(const ChatFormat& format,
     return false;
 }
 
+// Where `text`, the conversation rendered, differs from what it is if the last message's `part`
+// goes on; its end if the part is not in the text. At most one of two letters is what stands there.
+template <class Part>
+std::size_t end_of(Part part,
+                   const std::string& text,
+                   const ChatFormat& format,
+                   const Conversation& conversation,
+                   const RenderOptions& options) {
+    std::size_t end = text.size();
+    for (const char next : {'x', 'y'}) {
+        Conversation longer = conversation;
+        part(longer.messages.back()) += next;
+        const std::string other = format.render(longer, options).text;
+        const auto parted =
+            std::mismatch(text.begin(), text.end(), other.begin(), other.end()).first;
+        end = std::min(end, static_cast<std::size_t>(parted - text.begin()));
+    }
+    return end;
+}
+
 }  // namespace
+
+Rendered render_cut_answer(const ChatFormat& format,
+                           const Conversation& conversation,
+                           const RenderOptions& options) {
+    Rendered rendered = format.render(conversation, options);
+    const Message& answer = conversation.messages.back();
+    if (!answer.tool_calls.empty()) {
+        return rendered;
+    }
+    std::string& text = rendered.text;
+    std::size_t end = text.size();
+    if (answer.content.empty() && answer.reasoning_content) {
+        const auto thought = [](Message& m) -> std::string& { return *m.reasoning_content; };
+        end = end_of(thought, text, format, conversation, options);
+    }
+    if (end == text.size()) {
+        const auto content = [](Message& m) -> std::string& { return m.content; };
+        end = end_of(content, text, format, conversation, options);
+    }
+    text.resize(end);
+    const auto text_end = static_cast<std::int64_t>(end);
+    std::erase_if(rendered.spans, [&](const ByteRange& span) { return span.begin >= text_end; });
+    for (ByteRange& span : rendered.spans) {
+        span.end = std::min(span.end, text_end);
+    }
+    return rendered;
+}
 
 ReadAnswer read_answer(const ChatFormat& format,
                        const Conversation& conversation,

@@ -3,8 +3,10 @@
 
 #include <dflash/core/check.hpp>
 #include <dflash/core/error.hpp>
+#include <dflash/data/answer.hpp>
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 namespace dflash::data {
@@ -41,8 +43,15 @@ EncodedLine LineEncoder::encode(std::string_view text, bool ends_file) const {
         result.fault = std::move(row.fault);
         return result;
     }
-    EncodedLine result =
-        std::visit([&](auto& content) { return encode_content(content); }, row.row->content);
+    EncodedLine result = std::visit(
+        [&](auto& content) {
+            if constexpr (std::is_same_v<std::decay_t<decltype(content)>, Conversation>) {
+                return encode_content(content, row.row->answer_cut);
+            } else {
+                return encode_content(content);
+            }
+        },
+        row.row->content);
     if (!result.fault && count_trained(result.trainable) == 0) {
         result = refused("nothing_trained", "no token of the row is to be trained");
     }
@@ -62,7 +71,7 @@ EncodedLine LineEncoder::encode(std::string_view text, bool ends_file) const {
     return result;
 }
 
-EncodedLine LineEncoder::encode_content(const Conversation& conversation) const {
+EncodedLine LineEncoder::encode_content(const Conversation& conversation, bool answer_cut) const {
     if (conversation.is_prompt()) {
         return refused("prompt_only",
                        fmt::format("a question without an answer (the last message is from the "
@@ -75,7 +84,8 @@ EncodedLine LineEncoder::encode_content(const Conversation& conversation) const 
     }
     Rendered rendered;
     try {
-        rendered = format_->render(conversation, options);
+        rendered = answer_cut ? render_cut_answer(*format_, conversation, options)
+                              : format_->render(conversation, options);
     } catch (const Error& error) {
         if (error.kind() != ErrorKind::Data) {
             throw;

@@ -37,7 +37,7 @@ class LineEncoder {
     EncodedLine encode(std::string_view text, bool ends_file) const;
 
   private:
-    EncodedLine encode_content(const Conversation& conversation) const;
+    EncodedLine encode_content(const Conversation& conversation, bool answer_cut) const;
     EncodedLine encode_content(const FinishedText& row) const;
     EncodedLine encode_content(FinishedTokens& row) const;
     std::vector<std::uint8_t> mask_of_tokens(const std::vector<TokenId>& ids) const;

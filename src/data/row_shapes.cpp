@@ -14,6 +14,9 @@ namespace dflash::data {
 
 namespace {
 
+// What servers call it, and dflash generate.
+constexpr std::string_view kCutAnswer = "length";
+
 Message make_message(std::string role, std::string content) {
     Message message;
     message.role = std::move(role);
@@ -407,6 +410,9 @@ Row read_shape(const io::Json& json) {
     if (auto* conversation = std::get_if<Conversation>(&row.content)) {
         insert_system(fields, *conversation);
         conversation->tools = read_row_tools(fields);
+        const Field finish = fields.take({"finish_reason"});
+        row.answer_cut =
+            finish && finish.value->is_string() && finish.value->as_string() == kCutAnswer;
     }
     for (std::string& name : fields.unread()) {
         add_once(row.ignored, std::move(name));

@@ -25,4 +25,11 @@ ReadAnswer read_answer(const ChatFormat& format,
                        std::string_view prompt,
                        std::string_view answer);
 
+/// render() of a conversation whose last answer was cut: text and spans end with what the model
+/// wrote, before the marks that the format would close it with. An answer that calls tools is
+/// complete and stays as it is.
+Rendered render_cut_answer(const ChatFormat& format,
+                           const Conversation& conversation,
+                           const RenderOptions& options);
+
 }  // namespace dflash::data

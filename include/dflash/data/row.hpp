@@ -35,6 +35,9 @@ struct Row {
     /// Fields of the row that nobody reads, and those of its messages as "messages[].NAME", each
     /// once, if they hold anything but null.
     std::vector<std::string> ignored;
+    /// Of a conversation: `finish_reason` is "length", so that its last answer ends where it was
+    /// cut.
+    bool answer_cut = false;
 };
 
 /// Why a row cannot be used: a kind to count by and a sentence that names the field and what was
@@ -72,6 +75,8 @@ bool is_blank_line(std::string_view line);
 ///   6. `chosen` alone, as messages.
 /// `system` or `system_prompt` becomes the first message if it is not empty and no message is a
 /// system message; `tools` (or `functions`, its older form) is a list or text that holds one.
+///
+/// `finish_reason` says how the last answer of a conversation ended.
 ///
 /// `ends_file`: nothing follows the row, not even a line end; one that ends early was cut then, and
 /// its fault is of kind truncated.

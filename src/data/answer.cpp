@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -53,32 +55,48 @@ std::vector<Message> readings(std::string_view prompt, std::string_view answer) 
     return messages;
 }
 
-bool renders_as(const ChatFormat& format,
-                Conversation conversation,
-                Message message,
-                RenderOptions options,
-                const std::string& expected) {
+// The conversation with the message as it is trained; nothing if the format refuses it.
+std::optional<std::string> text_with(const ChatFormat& format,
+                                     Conversation conversation,
+                                     Message message,
+                                     RenderOptions options,
+                                     bool cut) {
     conversation.messages.push_back(std::move(message));
     conversation.later_turns.clear();
     options.add_generation_prompt = false;
-    std::string text;
     try {
-        text = format.render(conversation, options).text;
+        return cut ? render_cut_answer(format, conversation, options).text
+                   : format.render(conversation, options).text;
     } catch (const Error& error) {
         if (error.kind() != ErrorKind::Data) {
             throw;
         }
-        return false;
+        return std::nullopt;
     }
-    if (!text.starts_with(expected)) {
-        return false;
+}
+
+// Whether the text is `expected`, with the end of a turn behind it unless that was cut off.
+bool is_text(std::string_view text,
+             const ChatFormat& format,
+             const std::string& expected,
+             bool cut) {
+    if (cut) {
+        return text == expected;
     }
-    for (const std::string& end : format.text_marks().turn_ends) {
-        if (std::string_view(text).substr(expected.size()).starts_with(end)) {
-            return true;
-        }
-    }
-    return false;
+    const std::vector<std::string> ends = format.text_marks().turn_ends;
+    return text.starts_with(expected) &&
+           std::any_of(ends.begin(), ends.end(), [&](const std::string& end) {
+               return text.substr(expected.size()).starts_with(end);
+           });
+}
+
+bool has_tokens(const std::vector<TokenId>& ids, const TokenText& prompt, const TokenText& answer) {
+    const std::size_t begin = prompt.tokens.size();
+    return ids.size() >= begin + answer.tokens.size() &&
+           std::equal(prompt.tokens.begin(), prompt.tokens.end(), ids.begin()) &&
+           std::equal(answer.tokens.begin(),
+                      answer.tokens.end(),
+                      ids.begin() + static_cast<std::ptrdiff_t>(begin));
 }
 
 // Where `text`, the conversation rendered, differs from what it is if the last message's `part`
@@ -131,18 +149,35 @@ Rendered render_cut_answer(const ChatFormat& format,
 }
 
 ReadAnswer read_answer(const ChatFormat& format,
+                       const Tokenizer& tokenizer,
                        const Conversation& conversation,
                        const RenderOptions& options,
-                       std::string_view prompt,
-                       std::string_view answer) {
-    const std::string expected = std::string(prompt) + std::string(answer);
-    std::vector<Message> messages = readings(prompt, answer);
+                       const TokenText& prompt,
+                       const TokenText& answer,
+                       bool cut) {
+    std::vector<Message> messages = readings(prompt.text, answer.text);
     for (Message& message : messages) {
-        if (renders_as(format, conversation, message, options, expected)) {
-            return {.message = std::move(message), .renders_back = true};
+        const std::optional<std::string> text =
+            text_with(format, conversation, message, options, cut);
+        if (text && is_text(*text, format, prompt.text + answer.text, cut)) {
+            return {.message = std::move(message),
+                    .comes_back = has_tokens(tokenizer.encode(*text).ids, prompt, answer)};
         }
     }
-    return {.message = std::move(messages.front()), .renders_back = false};
+    return {.message = std::move(messages.front()), .comes_back = false};
+}
+
+std::span<const TokenId> without_cut_character(const Tokenizer& tokenizer,
+                                               std::span<const TokenId> tokens) {
+    constexpr std::string_view kBroken = "\xef\xbf\xbd";  // U+FFFD
+    constexpr std::size_t kMostTokens = 3;                // one character has at most four bytes
+    for (std::size_t dropped = 0; dropped <= std::min(kMostTokens, tokens.size()); ++dropped) {
+        const std::span<const TokenId> kept = tokens.first(tokens.size() - dropped);
+        if (!tokenizer.decode(kept).ends_with(kBroken)) {
+            return kept;
+        }
+    }
+    return tokens;
 }
 
 }  // namespace dflash::data

@@ -126,8 +126,8 @@ void print_summary(const ResponseSource& source,
     }
     if (sums.inexact > 0) {
         log_warning(
-            "{} answers ({:.1f} %) are not written back by the chat format as the model "
-            "wrote them (white space, marks)",
+            "{} answers ({:.1f} %) do not come back as the tokens that the model wrote "
+            "(white space, marks, broken characters, other tokens of the same text)",
             format_count(sums.inexact),
             100.0 * static_cast<double>(sums.inexact) / answered);
     }

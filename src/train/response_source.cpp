@@ -392,16 +392,17 @@ void ResponseSource::take(target::Generation generation) {
     std::span<const TokenId> tokens = generation.tokens;
     asked->answer_tokens += static_cast<std::int64_t>(tokens.size());
     asked->cut |= !generation.stopped;
-    if (generation.stopped) {
-        tokens = tokens.first(tokens.size() - 1);
-    }
+    tokens = generation.stopped ? tokens.first(tokens.size() - 1)
+                                : data::without_cut_character(*text_.tokenizer, tokens);
     asked->most_repeated = std::max(asked->most_repeated, data::repeated_share(tokens));
     data::ReadAnswer answer = data::read_answer(*text_.format,
+                                                *text_.tokenizer,
                                                 asked->row.question(),
                                                 render_options(task),
-                                                asked->prompt,
-                                                text_.tokenizer->decode(tokens));
-    asked->inexact |= generation.stopped && !answer.renders_back;
+                                                {asked->prompt, asked->tokens},
+                                                {text_.tokenizer->decode(tokens), tokens},
+                                                !generation.stopped);
+    asked->inexact |= !answer.comes_back;
     asked->row.answer(std::move(answer.message));
 
     std::int64_t left = 0;

@@ -338,6 +338,7 @@ bool RunAnswers::generate(const std::vector<SampleId>& rows, const AnswerParts& 
         format_seconds(static_cast<double>(wanted * settings_.generate.max_new_tokens) /
                        std::max(speed, 1e-9)));
     const std::int64_t before = sums_.done();
+    const std::int64_t inexact_before = sums_.inexact;
     source_->set_keeper(*this);
     source_->ask_for({rows.begin(), rows.end()});
     AnswerProgress progress(settings_.report.line_every.seconds, wanted, 0);
@@ -356,6 +357,12 @@ bool RunAnswers::generate(const std::vector<SampleId>& rows, const AnswerParts& 
              format_seconds(progress.seconds()),
              format_count(static_cast<std::int64_t>(static_cast<double>(answering.tokens_chosen()) /
                                                     std::max(progress.seconds(), 1e-3))));
+    if (sums_.inexact > inexact_before) {
+        log_warning(
+            "{} of these answers do not come back as the tokens that the target wrote (white "
+            "space, marks, broken characters, other tokens of the same text)",
+            format_count(sums_.inexact - inexact_before));
+    }
     return done == wanted;
 }
 
@@ -465,9 +472,8 @@ std::vector<std::string> RunAnswers::summary_lines() const {
             fmt::format("  {} cut at generate.max_new_tokens", format_count(sums_.cut)));
     }
     if (sums_.inexact > 0) {
-        lines.push_back(
-            fmt::format("  {} not written back by the chat format as the target wrote them",
-                        format_count(sums_.inexact)));
+        lines.push_back(fmt::format("  {} do not come back as the tokens that the target wrote",
+                                    format_count(sums_.inexact)));
     }
     return lines;
 }

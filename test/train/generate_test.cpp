@@ -188,6 +188,29 @@ TEST_SUITE("train.generate") {
         }
     }
 
+    TEST_CASE("generate: answers that do not come back as their tokens are counted") {
+        const TemporaryFolder folder;
+        std::ofstream prompts(folder.path("rows.jsonl"));
+        for (int i = 0; i < 40; ++i) {
+            prompts << R"({"prompt": "n)" << i << "\"}\n";
+        }
+        prompts.close();
+        GenerateRequest request = tiny(folder.path("rows.jsonl"), folder.path("a.jsonl"));
+        request.settings.generate.batch = 16;
+        const Lines lines;
+        REQUIRE(run(request) == 0);
+        // A random model writes bytes that are no characters, if only in the middle of its answer.
+        std::int64_t broken = 0;
+        for (const io::Json& row : rows_of(request.settings.run.output)) {
+            broken += row.dump().find("\xef\xbf\xbd") != std::string::npos ? 1 : 0;
+        }
+        REQUIRE(broken > 0);
+        const std::size_t inexact = lines.text.find(" do not come back");
+        REQUIRE(inexact != std::string::npos);
+        const std::size_t begin = lines.text.rfind('\n', inexact) + 1;
+        CHECK(std::stoll(lines.text.substr(begin)) >= broken);
+    }
+
     TEST_CASE("generate: --all writes the answers anew that rows have") {
         const TemporaryFolder folder;
         std::ofstream(folder.path("rows.jsonl")) << kRows;

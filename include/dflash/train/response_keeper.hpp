@@ -41,7 +41,7 @@ struct ResponseSums {
     std::int64_t answered = 0;  ///< tasks with a row
     std::int64_t tokens = 0;    ///< of all answers, the dropped ones included
     std::int64_t cut = 0;       ///< answers that reached the cap
-    std::int64_t inexact = 0;   ///< answers that the chat format does not write back as they were
+    std::int64_t inexact = 0;   ///< rows with an answer that does not come back as its tokens
     std::map<std::string, std::int64_t> dropped;  ///< tasks without a row, by reason
 
     void add(const ResponseEntry& entry);

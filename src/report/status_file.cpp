@@ -163,7 +163,11 @@ namespace {
 /// What can be done with a run whose process has ended without reaching its length.
 std::string continuation(const std::string& run_folder) {
     std::error_code ignored;
-    return fs::exists(fs::path(run_folder) / "latest", ignored)
+    const auto has = [&](const char* name) {
+        return fs::exists(fs::path(run_folder) / name, ignored);
+    };
+    // Before its first checkpoint a run has the answers that the target has given.
+    return has("latest") || has("answers.jsonl")
                ? "continue  dflash --resume " + shell_word(run_folder)
                : std::string("continue  nothing was saved yet: start it again");
 }

@@ -167,9 +167,12 @@ TEST_SUITE("report.status_file") {
         CHECK(unsaved.back() == "continue  nothing was saved yet: start it again");
         CHECK(any(unsaved, "up 3:05:09"));  // the clock stands
 
-        fs::create_directories(folder / "latest");
-        CHECK(status_lines(status, folder.path(), Writer::Gone, 79, kNow).back() ==
-              "continue  dflash --resume " + shell_word(folder.path()));
+        for (const char* kept : {"answers.jsonl", "latest"}) {
+            fs::create_directories(folder / kept);
+            CHECK(status_lines(status, folder.path(), Writer::Gone, 79, kNow).back() ==
+                  "continue  dflash --resume " + shell_word(folder.path()));
+            fs::remove(folder / kept);
+        }
     }
 
     TEST_CASE("a run on another machine is told apart from one that should have written") {

@@ -20,8 +20,9 @@ std::string code(std::string text) {
 
 // The answer in one sentence, before any figure.
 std::string verdict(const DataReport& report) {
-    const std::int64_t refused = report.num_refused();
-    if (report.usable == 0 && report.pending == 0) {
+    const std::int64_t to_answer = report.num_to_answer();
+    const std::int64_t refused = report.num_refused() - to_answer;
+    if (report.usable + report.pending + to_answer == 0) {
         return fmt::format("No. None of {} can be used.", counted(report.lines, "row"));
     }
     if (refused > 0) {
@@ -29,6 +30,13 @@ std::string verdict(const DataReport& report) {
                            format_count(refused),
                            counted(report.lines, "row"),
                            percent(refused, report.lines));
+    }
+    if (to_answer > 0) {
+        return fmt::format(
+            "Yes, with answers of the target. {} of {} have none: in a run the "
+            "target answers them.",
+            format_count(to_answer),
+            counted(report.lines, "row"));
     }
     if (report.warnings().empty() && report.cut.rows == 0 && report.without_anchor.rows == 0) {
         return fmt::format("Yes. {} read, all of it is used as it stands.",
@@ -297,6 +305,10 @@ std::int64_t DataReport::num_bad() const {
 std::int64_t DataReport::num_refused(const std::string& kind) const {
     const auto found = refused.find(kind);
     return found == refused.end() ? 0 : found->second.rows;
+}
+
+std::int64_t DataReport::num_to_answer() const {
+    return target_answers ? num_refused("prompt_only") + num_refused("empty_answer") : 0;
 }
 
 std::string DataReport::to_markdown() const {

@@ -57,10 +57,17 @@ class Warnings {
 };
 
 void Warnings::about_refused() {
-    const std::int64_t refused = report_.num_bad();
-    if (const std::int64_t prompts = report_.num_refused("prompt_only"); prompts > 0) {
+    const std::int64_t refused = report_.num_bad() - report_.num_to_answer();
+    if (const std::int64_t prompts = report_.num_to_answer(); prompts > 0) {
         add("no_response",
             share_of_rows(prompts) +
+                " have no answer to train on: the target answers them in a "
+                "run",
+            "dflash plan says how long that takes; dflash generate does it beforehand, and "
+            "data.responses = \"dataset\" leaves them out");
+    } else if (const std::int64_t without = report_.num_refused("prompt_only"); without > 0) {
+        add("no_response",
+            share_of_rows(without) +
                 " end with a question: there is no answer to train on, and they are left out",
             "The target answers them in training with data.responses = \"missing\", or beforehand "
             "with dflash generate");

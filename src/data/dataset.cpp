@@ -35,9 +35,17 @@ std::string counts_by_kind(const DataReport& report) {
     return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+std::string counts_by_reason(const DataReport& report) {
+    std::vector<std::string> parts;
+    for (const auto& [reason, count] : report.dropped_answers) {
+        parts.push_back(fmt::format("{} {}", reason, format_count(count)));
+    }
+    return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 // An error that lists the first example of each kind, a line each.
 Error bad_rows(const DataReport& report, std::string what, std::string hint) {
-    std::string examples = "first of each kind:";
+    std::string examples = report.refused.empty() ? "" : "first of each kind:";
     for (const auto& [kind, group] : report.refused) {
         examples += fmt::format("\n  {}: {}", kind, group.message);
     }
@@ -48,9 +56,38 @@ Error bad_rows(const DataReport& report, std::string what, std::string hint) {
                   .hint = std::move(hint)});
 }
 
+// What to do where no answer of the target can be used.
+std::string hint_for_answers(const DataReport& report) {
+    const auto most = std::ranges::max_element(
+        report.dropped_answers, {}, [](const auto& reason) { return reason.second; });
+    if (most->first == "too_few_trained") {
+        return "Make data.min_trained_tokens smaller, or data.max_length and "
+               "generate.max_new_tokens larger";
+    }
+    if (most->first == "cut_before_answer") {
+        return "Make data.max_length larger";
+    }
+    return "answers.jsonl in the run's folder has what the target wrote; the settings generate.* "
+           "say how it answers";
+}
+
 // In the order of what helps most: nothing at all, too much of it bad, nothing to learn.
 std::optional<Error> problem_of(const DataReport& report) {
     const std::int64_t num_refused = report.num_refused();
+    std::int64_t num_dropped = 0;
+    for (const auto& [reason, count] : report.dropped_answers) {
+        num_dropped += count;
+    }
+    if (report.usable == 0 && report.pending == 0 && num_dropped > 0) {
+        return bad_rows(report,
+                        fmt::format("no usable row: none of the {} answers of the target can be "
+                                    "used ({}), and {} of {} rows are refused",
+                                    format_count(num_dropped),
+                                    counts_by_reason(report),
+                                    format_count(num_refused),
+                                    format_count(report.lines)),
+                        hint_for_answers(report));
+    }
     if (report.usable == 0 && report.pending == 0) {
         // The rows are well-formed then, but say that nothing of them is to be trained.
         const bool only_masked =

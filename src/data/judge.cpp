@@ -437,6 +437,7 @@ Judgement judge_rows(const DataFiles& files,
     report.max_anchors = options.max_anchors;
     report.block_size = options.block_size;
     report.max_bad_fraction = options.max_bad_fraction;
+    report.target_answers = options.target_answers;
     report.lines = files.num_rows();
     report.blank = files.num_blank();
     report.covered = static_cast<double>(findings.covered_milli) / 1000;

@@ -67,6 +67,7 @@ data::DatasetOptions dataset_options(const Settings& settings) {
     options.max_bad_fraction = settings.data.max_bad_fraction;
     options.min_trained_tokens = settings.data.min_trained_tokens;
     options.max_anchors = settings.draft.anchors;
+    options.target_answers = settings.data.responses != "dataset";
     options.render = settings.data.render;
     options.block_size = settings.draft.block_size.value_or(options.block_size);
     options.num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));

@@ -94,6 +94,27 @@ TEST_SUITE("data.data_report") {
         CHECK(dataset.report().to_json().find("without_response")->to_integer() == 3);
     }
 
+    TEST_CASE("report: rows that the target answers in a run are no reason to say no") {
+        const TemporaryFiles files;
+        std::string prompts;
+        for (int i = 0; i < 20; ++i) {
+            prompts += fmt::format(R"({{"prompt": "question {}"}})", i) + "\n";
+        }
+        const std::string path = files.write("a.jsonl", prompts);
+        const Dataset alone = judge(path);
+        CHECK(has(alone.report().to_lines(100), "No. None of 20 rows can be used."));
+        const Dataset answered = judge(path, {.target_answers = true});
+        const std::vector<std::string> lines = answered.report().to_lines(100);
+        CHECK(
+            lines.front().ends_with("Yes, with answers of the target. 20 of 20 rows have none: "
+                                    "in a run the target answers them."));
+        CHECK(codes_of(answered.report()) == Codes{"no_response"});
+        const Dataset broken =
+            judge(files.write("b.jsonl", prompts + "{\n{\n"), {.target_answers = true});
+        CHECK(has(broken.report().to_lines(100), "Not all of it. 2 of 22 rows"));
+        CHECK(codes_of(broken.report()) == Codes{"no_response", "too_many_refused"});
+    }
+
     TEST_CASE("report: trained tokens behind max_length are counted; above 10 % it is a warning") {
         const TemporaryFiles files;
         const std::string path = files.write(

@@ -52,6 +52,7 @@ struct DataReport {
     std::int64_t max_anchors = 0;  ///< of one sample and epoch
     std::int64_t block_size = 0;
     double max_bad_fraction = 0;
+    bool target_answers = false;  ///< in a run the target answers rows that have no answer
 
     std::int64_t bytes = 0;  ///< of the files, unpacked
     std::int64_t lines = 0;  ///< rows: lines that are not blank, or items of arrays
@@ -98,6 +99,9 @@ struct DataReport {
     std::int64_t num_bad() const;
 
     std::int64_t num_refused(const std::string& kind) const;
+
+    /// Refused rows as they are, but with an answer of the target in a run.
+    std::int64_t num_to_answer() const;
 
     /// Share of the trained tokens that cutting lost, those of dropped rows included.
     double lost_fraction() const;

@@ -42,6 +42,7 @@ struct DatasetOptions {
     /// usable sample from the start, whatever becomes of its answer, so that the order of samples
     /// does not depend on when it comes; one whose answer cannot be used is a dropped sample.
     std::shared_ptr<const RowAnswers> answers{};
+    bool target_answers = false;  ///< for the report: DataReport::target_answers
 };
 
 /// Immutable after opening; encode() may be called concurrently.

@@ -4,6 +4,7 @@
 #include <dflash/train/stop_tokens.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <thread>
 
 namespace dflash::train {
@@ -67,6 +68,7 @@ ResponseIdentity answer_identity(const Settings& settings,
                                  const AnswerRules& rules) {
     return {{"chat format", std::string(text.format->name())},
             {"sampling", rules.describe_sampling()},
+            {"stop tokens", fmt::format("{}", fmt::join(rules.stop_tokens, ", "))},
             {"seed", std::to_string(settings.run.seed)},
             {"generate.max_new_tokens", std::to_string(settings.generate.max_new_tokens)}};
 }

@@ -18,7 +18,17 @@ constexpr std::chrono::seconds kSyncEvery(5);
 
 }  // namespace
 
-std::int64_t JournalFile::read(const std::string& path, const Take& take, std::int64_t from) {
+std::int64_t JournalFile::read(const std::string& path,
+                               const Take& take,
+                               std::int64_t from,
+                               const Damaged& damaged) {
+    if (fs::is_directory(path)) {
+        throw Error(ErrorKind::Storage,
+                    {.what = "this is a folder, expected a file of answers",
+                     .where = path,
+                     .cause = {},
+                     .hint = "Move the folder away"});
+    }
     if (!fs::exists(path) || fs::file_size(path) <= static_cast<std::uintmax_t>(from)) {
         return from;
     }
@@ -34,29 +44,52 @@ std::int64_t JournalFile::read(const std::string& path, const Take& take, std::i
         const std::string where = number < 0 ? fmt::format("{}, byte {}", path, begin)
                                              : fmt::format("{}:{}", path, ++number);
         const std::string_view bytes = text.substr(begin, end - begin);
-        const io::Json line = io::Json::parse(bytes, where);
-        take({.json = line,
-              .text = bytes,
-              .offset = static_cast<std::int64_t>(begin),
-              .where = where});
+        const auto offset = static_cast<std::int64_t>(begin);
         begin = end + 1;
+        io::Json line;
+        try {
+            line = io::Json::parse(bytes, where);
+        } catch (const Error& error) {
+            if (!damaged) {
+                throw;
+            }
+            damaged(error, where);
+            continue;
+        }
+        take({.json = line, .text = bytes, .offset = offset, .where = where});
     }
     return static_cast<std::int64_t>(begin);
 }
 
+JournalFile::JournalFile(const std::string& path, std::int64_t size) : path_(path), size_(size) {
+    if (size_ > 0) {
+        open_to_read();
+    }
+}
+
 JournalFile::JournalFile(const std::string& path, std::int64_t size, const std::string& header)
-    : path_(path), size_(size) {
-    file_.emplace(path, io::OutputFile::Mode::Append);
-    if (fs::file_size(path) > static_cast<std::uintmax_t>(size_)) {
+    : JournalFile(path, size) {
+    begin_adding(header);
+}
+
+void JournalFile::open_to_read() {
+    reading_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+    if (reading_ < 0) {
+        throw io::storage_error("cannot open the file", path_, errno);
+    }
+}
+
+void JournalFile::begin_adding(const std::string& header) {
+    file_.emplace(path_, io::OutputFile::Mode::Append);
+    if (fs::file_size(path_) > static_cast<std::uintmax_t>(size_)) {
         file_->truncate(size_);
     }
     if (size_ == 0) {
         append(header);
         file_->sync();
     }
-    reading_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (reading_ < 0) {
-        throw io::storage_error("cannot open the file", path, errno);
+        open_to_read();
     }
 }
 

@@ -39,12 +39,18 @@ void settle_history(const Settings& settings,
         return;
     }
     const std::string folder = shell_word(saved->run_folder);
-    const std::string new_run = fmt::format(
-        "start a new run from its weights: dflash --config {0}/config.toml --init {0}/latest/draft",
-        folder);
+    const bool begun = saved->cursor != data::Cursor{};
+    const std::string new_run =
+        begun ? fmt::format(
+                    "start a new run from its weights: dflash --config {0}/config.toml "
+                    "--init {0}/latest/draft",
+                    folder)
+              : "start a new run";
     if (now.change == data::DataChange::Other) {
         throw Error(ErrorKind::Config,
-                    {.what = "the data are not those of the checkpoint: " + now.difference,
+                    {.what = fmt::format("the data are not those {}: {}",
+                                         begun ? "of the checkpoint" : "that the run began with",
+                                         now.difference),
                      .where = settings.run.data,
                      .cause = {},
                      .hint = fmt::format("Resume with the data as they were (--extend-data takes "
@@ -54,7 +60,8 @@ void settle_history(const Settings& settings,
     }
     if (!saved->extend) {
         throw Error(ErrorKind::Config,
-                    {.what = fmt::format("the data grew since the checkpoint: {} ({} new row{})",
+                    {.what = fmt::format("the data grew since {}: {} ({} new row{})",
+                                         begun ? "the checkpoint" : "the run began",
                                          now.difference,
                                          format_count(now.new_rows),
                                          now.new_rows == 1 ? "" : "s"),
@@ -144,7 +151,16 @@ void choose_acceptance_prompts(const Settings& settings, PreparedRun& run, PlanI
                           .seed = static_cast<std::uint64_t>(settings.run.seed),
                           .longest = std::min(target_context, draft_context) - answer});
     const std::vector<EvalPrompt>& prompts = run.acceptance_prompts.prompts;
-    if (prompts.empty()) {
+    // Rows that are still to be answered have a prompt, too; with their answers they are chosen.
+    const bool may_come = run.answers && !run.evaluation;
+    const std::int64_t to_come =
+        may_come
+            ? std::min(
+                  count - std::ssize(prompts),
+                  static_cast<std::int64_t>(std::ranges::count_if(
+                      run.held_out_ids, [&](SampleId id) { return run.answers->pending(id); })))
+            : 0;
+    if (prompts.empty() && to_come == 0) {
         plan.acceptance_off = "no held-out row has a prompt";
         for (const auto& [reason, group] : run.acceptance_prompts.left_out) {
             plan.acceptance_off +=
@@ -158,10 +174,15 @@ void choose_acceptance_prompts(const Settings& settings, PreparedRun& run, PlanI
         longest = std::max(longest, std::ssize(prompt.tokens));
         sum += std::ssize(prompt.tokens);
     }
+    if (to_come > 0) {
+        longest = std::max(longest, run.answers->longest_prompt());
+        sum += to_come * run.answers->longest_prompt();
+    }
+    const std::int64_t num_prompts = std::ssize(prompts) + to_come;
     plan.acceptance =
-        AcceptanceNeed{.prompts = std::ssize(prompts),
+        AcceptanceNeed{.prompts = num_prompts,
                        .answer_tokens = answer,
-                       .slots = std::min(settings.eval.batch, std::ssize(prompts)),
+                       .slots = std::min(settings.eval.batch, num_prompts),
                        .capacity = longest + answer,
                        .pass_tokens = std::min(sum, std::max(longest, eval::kMostPromptTokens))};
 }
@@ -236,27 +257,25 @@ std::vector<SampleId> PreparedRun::first_train_ids() const {
 void open_training_data(const Settings& settings,
                         const RunText& text,
                         data::DatasetOptions options,
-                        const std::optional<SavedData>& saved,
+                        const std::string& run_folder,
                         PreparedRun& run) {
     options.refuse_bad_data = false;
     options.answers = run.answers;
     run.training = std::make_unique<data::Dataset>(open_data(settings.run.data, text, options));
     if (!run.answers && RunAnswers::are_wanted(settings, run.training->report())) {
         run.answers = std::make_shared<RunAnswers>(settings, text);
-        if (saved) {
-            run.answers->keep_in(saved->run_folder);
+        if (!run_folder.empty()) {
+            run.answers->take_from(run_folder);
         }
         options.answers = run.answers;
         run.training = std::make_unique<data::Dataset>(open_data(settings.run.data, text, options));
-    }
-    if (const std::optional<Error> problem = run.training->problem()) {
-        throw *problem;
     }
 }
 
 PreparedRun prepare_run(const Settings& settings,
                         const std::optional<SavedData>& saved,
-                        std::shared_ptr<RunAnswers> answers) {
+                        std::shared_ptr<RunAnswers> answers,
+                        const std::string& run_folder) {
     PreparedRun run;
     run.answers = std::move(answers);
     RunText text = open_text(settings);
@@ -280,8 +299,9 @@ PreparedRun prepare_run(const Settings& settings,
     data::DatasetOptions options = dataset_options(settings);
     options.block_size = run.draft.config.block_size;
     options.on_progress = JudgingLog();
-    open_training_data(settings, text, options, saved, run);
+    open_training_data(settings, text, options, run_folder, run);
     if (!settings.run.eval_data.empty()) {
+        options.target_answers = false;
         run.evaluation =
             std::make_unique<data::Dataset>(open_data(settings.run.eval_data, text, options));
     }
@@ -290,7 +310,11 @@ PreparedRun prepare_run(const Settings& settings,
     run.tokenizer = std::move(text.tokenizer);
     run.format = std::move(text.format);
     run.format_origin = std::move(text.format_origin);
+    // Rows that must not be there at all are named before what is wrong with them.
     settle_history(settings, saved, run);
+    if (const std::optional<Error> problem = run.training->problem()) {
+        throw *problem;
+    }
     split_held_out(settings, run);
     const std::span states(run.history->states());
     run.mixture = run.training->mixture();

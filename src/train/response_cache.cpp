@@ -4,6 +4,7 @@
 #include <dflash/core/error.hpp>
 #include <dflash/core/log.hpp>
 #include <dflash/core/sha256.hpp>
+#include <dflash/core/text.hpp>
 #include <dflash/io/atomic_file.hpp>
 #include <dflash/train/response_cache.hpp>
 
@@ -41,6 +42,25 @@ bool flag_of(const io::Json& line, std::string_view name) {
     return value != nullptr && value->is_bool() && value->as_bool();
 }
 
+// Throws Error{Data} for a line that is not whole.
+CachedResponse response_of(const io::Json& line, const std::string& where) {
+    CachedResponse response;
+    response.tokens = line.require_integer("tokens", where);
+    response.repeated = line.require_number("repeated", where);
+    response.cut = flag_of(line, "cut");
+    response.inexact = flag_of(line, "inexact");
+    const io::Json* answers = line.find("answers");
+    if (answers == nullptr || !answers->is_array() || answers->items().empty()) {
+        throw Error(ErrorKind::Data,
+                    {.what = "answers: expected a list that is not empty",
+                     .where = where,
+                     .cause = {},
+                     .hint = {}});
+    }
+    response.answers = answers->items();
+    return response;
+}
+
 }  // namespace
 
 ResponseCache::ResponseCache(const std::string& root, ResponseIdentity identity)
@@ -58,6 +78,13 @@ void ResponseCache::read_new() {
         return;
     }
     const std::int64_t before = read_bytes_;
+    std::int64_t num_damaged = 0;
+    std::string first_damaged;
+    const auto skip = [&](const Error& error, const std::string& where) {
+        if (num_damaged++ == 0) {
+            first_damaged = fmt::format("{}: {}", where, error.parts().what);
+        }
+    };
     read_bytes_ = JournalFile::read(
         path(),
         [&](const JournalLine& line) {
@@ -72,11 +99,28 @@ void ResponseCache::read_new() {
                 }
                 return;
             }
-            entries_.emplace(line.json.require_string("key", line.where),
-                             Place{line.offset, std::ssize(line.text)});
-            tokens_ += line.json.require_integer("tokens", line.where);
+            try {
+                const CachedResponse response = response_of(line.json, line.where);
+                const bool is_new = entries_
+                                        .emplace(line.json.require_string("key", line.where),
+                                                 Place{line.offset, std::ssize(line.text)})
+                                        .second;
+                tokens_ += is_new ? response.tokens : 0;
+            } catch (const Error& error) {
+                skip(error, line.where);
+            }
         },
-        read_bytes_);
+        read_bytes_,
+        skip);
+    if (num_damaged > 0) {
+        log_warning(
+            "{} line{} of the cache of answers {} damaged: their rows are answered anew. "
+            "The first: {}",
+            format_count(num_damaged),
+            num_damaged == 1 ? "" : "s",
+            num_damaged == 1 ? "is" : "are",
+            first_damaged);
+    }
     if (read_bytes_ > before) {
         file_.emplace(path());
     }
@@ -92,15 +136,7 @@ std::optional<CachedResponse> ResponseCache::find(const std::string& key) const 
         io::Json::parse(file_->text().substr(static_cast<std::size_t>(place->second.offset),
                                              static_cast<std::size_t>(place->second.bytes)),
                         where);
-    CachedResponse response;
-    response.tokens = line.require_integer("tokens", where);
-    response.repeated = line.require_number("repeated", where);
-    response.cut = flag_of(line, "cut");
-    response.inexact = flag_of(line, "inexact");
-    if (const io::Json* answers = line.find("answers"); answers != nullptr && answers->is_array()) {
-        response.answers = answers->items();
-    }
-    return response;
+    return response_of(line, where);
 }
 
 std::optional<double> ResponseCache::mean_tokens() const {

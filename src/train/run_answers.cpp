@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fmt/format.h>
+#include <fstream>
 #include <utility>
 
 namespace dflash::train {
@@ -112,14 +113,51 @@ bool RunAnswers::are_in(const std::string& run_folder) {
     return fs::exists(path_in(run_folder));
 }
 
-void RunAnswers::keep_in(const std::string& run_folder) {
+bool RunAnswers::made_as_in(const std::string& run_folder) const {
+    const std::string path = path_in(run_folder);
+    std::ifstream file(path, std::ios::binary);
+    std::string header;
+    return std::getline(file, header) &&
+           response_differences(io::Json::parse(header, path), identity_, path).empty();
+}
+
+void RunAnswers::take_from(const std::string& run_folder) {
     if (file_) {
         return;
     }
     const std::string path = path_in(run_folder);
-    const std::int64_t size =
-        JournalFile::read(path, [this](const JournalLine& line) { read(line); });
-    file_.emplace(path, size, response_header(identity_));
+    const auto damaged = [&](const Error& error, const std::string& where) {
+        const std::string line = where.substr(path.size() + 1);
+        throw Error(
+            ErrorKind::Data,
+            {.what = "a line of the answers of this run is damaged: " + error.parts().what,
+             .where = where,
+             .cause = {},
+             .hint = line == "1" ? "Start a new run: it takes the answers from the cache"
+                                 : fmt::format("Without that line its row is taken from the cache "
+                                               "or answered anew: sed -i {}d {}",
+                                               line,
+                                               shell_word(path))});
+    };
+    const auto take = [&](const JournalLine& line) {
+        try {
+            read(line);
+        } catch (const Error& error) {
+            if (!error.parts().hint.empty()) {
+                throw;  // not of the line itself
+            }
+            damaged(error, line.where);
+        }
+    };
+    const std::int64_t size = JournalFile::read(path, take, 0, damaged);
+    file_.emplace(path, size);
+}
+
+void RunAnswers::keep_in(const std::string& run_folder) {
+    take_from(run_folder);
+    if (!file_->adding()) {
+        file_->begin_adding(response_header(identity_));
+    }
 }
 
 void RunAnswers::read(const JournalLine& line) {
@@ -181,6 +219,9 @@ std::int32_t RunAnswers::reason_index(const std::string& reason) {
 }
 
 data::RowAnswers::Found RunAnswers::find(SampleId id) const {
+    if (id >= source_->figures().rows) {
+        return {};  // the data grew since; whoever judges the rows finds out
+    }
     if (!source_->asks(id)) {
         return source_->too_long(id)
                    ? Found{State::Refused,

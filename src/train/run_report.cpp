@@ -458,6 +458,11 @@ void RunReport::summary(const Progress& progress, const std::string& folder) {
         log_warning("{} of them were skipped: a loss or a gradient was not finite",
                     format_count(numeric_policy_.skipped()));
     }
+    if (draft_steps(folder).empty()) {
+        log_info("drafter   none yet: the run was ended before its first checkpoint");
+        log_info("continue  dflash --resume {}", shell_word(folder));
+        return;
+    }
     log_info("drafter   {}/latest/draft (config.json, model.safetensors)", folder);
     const std::optional<BestDraft> best = best_draft(folder);
     if (best) {

@@ -5,7 +5,9 @@
 #include <dflash/io/atomic_file.hpp>
 #include <dflash/io/folder_lock.hpp>
 #include <dflash/io/json.hpp>
+#include <dflash/io/toml.hpp>
 #include <dflash/train/draft_source.hpp>
+#include <dflash/train/run_answers.hpp>
 #include <dflash/train/run_search.hpp>
 
 #include <algorithm>
@@ -71,6 +73,27 @@ std::optional<SavedHead> newest_head(const std::string& run_folder) {
     return head;
 }
 
+/// Whether a run that has answers, and no checkpoint yet, was started with the same settings.
+bool began_alike(const std::string& folder,
+                 const Identity& now,
+                 const PreparedRun& run,
+                 const Settings& settings) {
+    if (!run.answers || !run.answers->made_as_in(folder)) {
+        return false;
+    }
+    Settings saved;
+    SettingList list = saved.list();
+    for (const io::TomlEntry& entry : io::read_toml_file(folder + "/config.toml")) {
+        list.find(entry.key, entry.place).assign(entry.value, SettingOrigin::File, entry.place);
+    }
+    const auto differs = [&](const Setting& setting) {
+        const auto found = now.find(setting.name);
+        return found != now.end() && found->second != to_toml(setting.value());
+    };
+    return saved.run.data == settings.run.data && saved.run.eval_data == settings.run.eval_data &&
+           saved.run.init == settings.run.init && std::ranges::none_of(list.all(), differs);
+}
+
 std::optional<UnfinishedRun> judge_run(const std::string& folder,
                                        const Identity& now,
                                        const PreparedRun& run,
@@ -80,6 +103,9 @@ std::optional<UnfinishedRun> judge_run(const std::string& folder,
         return std::nullopt;
     }
     const std::optional<SavedHead> head = newest_head(folder);
+    if (!head && began_alike(folder, now, run, settings)) {
+        return UnfinishedRun{.folder = folder, .running = io::FolderLock::is_held(folder)};
+    }
     if (!head || !same_maths(head->identity, now)) {
         return std::nullopt;
     }
@@ -129,10 +155,11 @@ std::string to_text(const UnfinishedRun& run) {
                            shell_word(run.folder));
     }
     return fmt::format(
-        "an unfinished run with the same settings is in {}, saved at step {}; this "
+        "an unfinished run with the same settings is in {}, {}; this "
         "is a new one. To continue that: dflash --resume {}{}",
         run.folder,
-        run.step,
+        run.step > 0 ? fmt::format("saved at step {}", run.step)
+                     : std::string("with answers of the target and no checkpoint yet"),
         shell_word(run.folder),
         run.data_grew ? " --extend-data" : "");
 }

@@ -49,10 +49,11 @@ std::vector<std::string> weight_files(const std::string& folder) {
 
 PreparedRun prepare(const Settings& settings,
                     const std::optional<SavedData>& saved,
-                    std::shared_ptr<RunAnswers> answers = {}) {
+                    std::shared_ptr<RunAnswers> answers,
+                    const std::string& run_folder = {}) {
     // The weights are read from the disk while the rows are judged.
     const io::PageWarmer warmer(weight_files(target::find_target(settings.run.target).folder));
-    return prepare_run(settings, saved, std::move(answers));
+    return prepare_run(settings, saved, std::move(answers), run_folder);
 }
 
 /// A run that was ended before its first checkpoint has answers at most: it begins anew with them.
@@ -64,11 +65,8 @@ bool has_only_answers(const TrainRequest& request) {
 /// The turns of a run.
 class Turns {
   public:
-    Turns(const TrainRequest& request,
-          const SessionParts& parts,
-          std::optional<SavedData> saved,
-          const data::Dataset*& data)
-        : request_(request), parts_(parts), saved_(std::move(saved)), data_(data) {}
+    Turns(const TrainRequest& request, const SessionParts& parts, const data::Dataset*& data)
+        : request_(request), parts_(parts), data_(data) {}
 
     /// Trains to the end of the run, or until a stop is asked for.
     Progress run(PreparedRun run, std::optional<Checkpoint> checkpoint);
@@ -84,6 +82,11 @@ class Turns {
 };
 
 Progress Turns::run(PreparedRun run, std::optional<Checkpoint> checkpoint) {
+    // Later turns work on the data as they are now.
+    saved_ = SavedData{.history = *run.history,
+                       .cursor = checkpoint ? checkpoint->progress.cursor : data::Cursor{},
+                       .extend = false,
+                       .run_folder = parts_.folder};
     // What is in the cache needs no turn.
     bool data_changed = run.answers && run.answers->take_cached() > 0;
     bool begins = !checkpoint;
@@ -164,12 +167,13 @@ std::string resume_config_path(const std::string& run_folder) {
 
 void print_plan(const TrainRequest& request) {
     std::optional<SavedData> saved;
-    if (!request.resume_folder.empty()) {
+    if (!request.resume_folder.empty() && !has_only_answers(request)) {
         saved = saved_data(checkpoints_of(request).load(request.resume_step),
                            request.extend_data,
                            request.resume_folder);
     }
-    print_header(prepare_run(request.settings, saved), request.changed_settings);
+    print_header(prepare_run(request.settings, saved, {}, request.resume_folder),
+                 request.changed_settings);
 }
 
 int train(TrainRequest request, StopSignals& signals) {
@@ -194,7 +198,7 @@ int train(TrainRequest request, StopSignals& signals) {
         checkpoint = checkpoints_of(request).load(request.resume_step);
         saved = saved_data(*checkpoint, request.extend_data, request.resume_folder);
     }
-    PreparedRun run = prepare(request.settings, saved);
+    PreparedRun run = prepare(request.settings, saved, {}, request.resume_folder);
     print_header(run, request.changed_settings);
 
     const std::string folder =
@@ -260,7 +264,6 @@ int train(TrainRequest request, StopSignals& signals) {
                      .whereabouts = whereabouts,
                      .watchdog = watchdog,
                      .board = board},
-                    std::move(saved),
                     data);
         const Progress progress = turns.run(std::move(run), std::move(checkpoint));
         whereabouts.loop().set("end", Activity::kNoNumber, Activity::Kind::Waits);

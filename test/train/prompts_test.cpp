@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training on rows that the target answers itself, on the tiny target.
-#include "tiny_run.hpp"
+#include "prompts_run.hpp"
 
 #include <dflash/core/error.hpp>
-#include <dflash/core/log.hpp>
-#include <dflash/report/console.hpp>
 #include <dflash/target/generator.hpp>
 #include <dflash/train/answer_check.hpp>
 #include <dflash/train/checkpoint.hpp>
@@ -16,7 +14,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <fstream>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -28,86 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string prompts(int first, int end) {
-    std::string text;
-    for (int i = first; i < end; ++i) {
-        text += fmt::format(R"({{"id": {0}, "prompt": "Tell me about {0}."}})"
-                            "\n",
-                            i);
-    }
-    return text;
-}
-
-std::string answered(int first, int end) {
-    std::string text;
-    for (int i = first; i < end; ++i) {
-        text += fmt::format(R"({{"id": {0}, "prompt": "What is {0}?", "response": "A number."}})"
-                            "\n",
-                            i);
-    }
-    return text;
-}
-
-void write(const std::string& path, const std::string& text) {
-    std::ofstream(path, std::ios::binary) << text;
-}
-
-class Lines {
-  public:
-    Lines()
-        : console_(report::console()),  // which takes the log when it is first asked for
-          former_(set_log_sink(
-              [this](LogLevel, std::string_view line) { text += std::string(line) + "\n"; })) {}
-
-    ~Lines() { set_log_sink(std::move(former_)); }
-
-    bool have(const std::string& part) const { return text.find(part) != std::string::npos; }
-
-    std::string text;
-
-  private:
-    [[maybe_unused]] report::Console& console_;
-    LogSink former_;
-};
-
-/// Two passes over the data, with the cache in the same folder.
-TrainRequest request_for(const TemporaryFolder& folder, const std::string& name) {
-    TrainRequest request = tiny_request(folder.path(name), 1);
-    Settings& s = request.settings;
-    s.run.data = folder.path("rows.jsonl");
-    s.train.max_steps.reset();
-    s.train.epochs = 2;
-    s.train.rows_per_step = 3;
-    s.data.window = 8;
-    s.cache.dir = folder.path("cache");
-    s.generate.max_new_tokens = 24;
-    s.generate.temperature = 0.9;
-    return request;
-}
-
-std::vector<io::Json> lines_of(const std::string& path) {
-    std::vector<io::Json> rows;
-    std::ifstream file(path);
-    REQUIRE_MESSAGE(file.good(), path);
-    std::string header;
-    std::getline(file, header);
-    for (std::string line; std::getline(file, line);) {
-        rows.push_back(io::Json::parse(line, path));
-    }
-    return rows;
-}
-
 std::string state_of(const TrainRequest& request) {
     return file_bytes(request.settings.run.output + "/latest/state/optimizer.safetensors");
-}
-
-std::optional<Error> error_of(const std::function<void()>& action) {
-    try {
-        action();
-    } catch (const Error& error) {
-        return error;
-    }
-    return std::nullopt;
 }
 
 /// Rows with answers of the tiny target at temperature 0.3, as tokens: it is random, and its text
@@ -148,15 +67,6 @@ std::string rows_of_the_target(std::int64_t count) {
                                 fmt::join(mask, ", "));
         });
     return text;
-}
-
-/// Answers that the target gave in a run of its own, not from the cache.
-std::int64_t num_generated(const std::string& run_folder) {
-    std::int64_t count = 0;
-    for (const io::Json& line : lines_of(run_folder + "/answers.jsonl")) {
-        count += line.find("cached") == nullptr ? 1 : 0;
-    }
-    return count;
 }
 
 }  // namespace
@@ -392,6 +302,34 @@ TEST_SUITE("train.prompts") {
         const Lines lines;
         REQUIRE(run(request) == 0);
         CHECK(!lines.have("likeliest ones"));
+    }
+
+    TEST_CASE("prompts: the plan has the decoding of rows that are still to be answered") {
+        const TemporaryFolder folder;
+        write(folder.path("rows.jsonl"), prompts(0, 40));
+        TrainRequest request = request_for(folder, "run");
+        request.settings.eval.fraction = 0.1;
+        request.settings.eval.acceptance_prompts = 3;
+        request.settings.eval.acceptance_tokens = 12;
+        request.settings.eval.batch = 2;
+        const Lines lines;
+        print_plan(request);
+        CHECK(lines.have("evaluations decode 3 held-out prompts for up to 12 tokens"));
+        CHECK(lines.have("real decoding "));  // in the memory of a device
+        CHECK(!lines.have("do not really decode"));
+    }
+
+    TEST_CASE("prompts: answers that are all unusable are named with their reason") {
+        const TemporaryFolder folder;
+        write(folder.path("rows.jsonl"), prompts(0, 20));
+        TrainRequest request = request_for(folder, "run");
+        request.settings.data.min_trained_tokens = 2000;
+        const auto error = error_of([&] { run(request); });
+        REQUIRE(error);
+        CHECK(error->kind() == ErrorKind::Data);
+        CHECK(error->parts().what.find("none of the 20 answers of the target can be used "
+                                       "(too_few_trained 20)") != std::string::npos);
+        CHECK(error->parts().hint.find("data.min_trained_tokens") != std::string::npos);
     }
 
     TEST_CASE("prompts: the plan counts rows, and writes nothing") {

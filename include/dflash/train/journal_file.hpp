@@ -3,6 +3,7 @@
 // once, that of the machine after some seconds.
 #pragma once
 
+#include <dflash/core/error.hpp>
 #include <dflash/core/scope.hpp>
 #include <dflash/io/json.hpp>
 #include <dflash/io/output_file.hpp>
@@ -28,20 +29,35 @@ struct JournalLine {
 class JournalFile : NonCopyable {
   public:
     using Take = std::function<void(const JournalLine&)>;
+    /// What is wrong, and the line as in JournalLine::where.
+    using Damaged = std::function<void(const Error&, const std::string& where)>;
 
     /// The whole lines of a file, or of what lies behind `from` in it; 0 if there is no file.
-    /// Returns where the first one begins that is not whole. Throws Error{Data} for a line that is
-    /// no JSON, and what `take` throws.
-    static std::int64_t read(const std::string& path, const Take& take, std::int64_t from = 0);
+    /// Returns where the first one begins that is not whole. For a line that is no JSON throws
+    /// Error{Data}, or calls `damaged` and goes on. Throws Error{Storage} for what is no file, and
+    /// what `take` throws.
+    static std::int64_t read(const std::string& path,
+                             const Take& take,
+                             std::int64_t from = 0,
+                             const Damaged& damaged = {});
 
-    /// Opens a file whose whole lines end at `size` (read() says it) to add to it, or makes it with
-    /// `header` as its first line. What stands behind `size`, a line cut by a crash, is taken off.
-    /// Throws Error{Storage}.
+    /// Opens a file whose whole lines end at `size` (read() says it; 0: there may be none) to read
+    /// it. Nothing is written before begin_adding(). Throws Error{Storage}.
+    JournalFile(const std::string& path, std::int64_t size);
+
+    /// Also calls begin_adding().
     JournalFile(const std::string& path, std::int64_t size, const std::string& header);
     ~JournalFile();
 
-    /// Adds a line, which has its line end; returns where it begins. Throws Error{Storage}, after
-    /// which the file is as before.
+    /// Opens the file to add to it, or makes it with `header` as its first line. What stands behind
+    /// its whole lines, a line cut by a crash, is taken off. Throws Error{Storage}.
+    void begin_adding(const std::string& header);
+
+    /// Whether begin_adding() was called.
+    bool adding() const { return file_.has_value(); }
+
+    /// After begin_adding(). Adds a line, which has its line end; returns where it begins. Throws
+    /// Error{Storage}, after which the file is as before.
     std::int64_t append(std::string_view line);
 
     /// The line that begins there, without its end.
@@ -53,6 +69,8 @@ class JournalFile : NonCopyable {
     std::int64_t size() const { return size_; }
 
   private:
+    void open_to_read();
+
     std::string path_;
     std::optional<io::OutputFile> file_;
     int reading_ = -1;  // a descriptor of its own

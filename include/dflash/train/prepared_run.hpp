@@ -80,11 +80,12 @@ EpochSizes epoch_sizes_of(const std::vector<SampleId>& train_ids,
 /// kind of what is wrong.
 ///
 /// Where the data has rows that the target is to answer (data.responses), their answers are those
-/// of `answers`, or of new ones: those that the run folder of `saved` holds, all others still to
+/// of `answers`, or of new ones: those that `run_folder` holds (empty: none), all others still to
 /// come.
 PreparedRun prepare_run(const Settings& settings,
                         const std::optional<SavedData>& saved = std::nullopt,
-                        std::shared_ptr<RunAnswers> answers = {});
+                        std::shared_ptr<RunAnswers> answers = {},
+                        const std::string& run_folder = {});
 
 /// What tells a target from others: architecture, names and shapes of its weights, and some of
 /// their bytes.

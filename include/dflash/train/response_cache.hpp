@@ -30,7 +30,8 @@ struct CachedResponse {
 class ResponseCache : NonCopyable {
   public:
     /// Reads what is there. `root`: the cache's folder; empty: there is none, and nothing is kept.
-    /// Throws Error{Data} for a journal that is damaged.
+    /// Warns of lines that are damaged, and has no answers of them. Throws Error{Data} for a
+    /// journal of something else.
     ResponseCache(const std::string& root, ResponseIdentity identity);
 
     /// Empty if there is no cache.

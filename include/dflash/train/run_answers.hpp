@@ -45,12 +45,19 @@ class RunAnswers final : public data::RowAnswers, public ResponseKeeper {
     RunAnswers(const Settings& settings, const RunText& text);
     ~RunAnswers() override;
 
-    /// Takes the answers that the folder of a run holds, and adds further ones to them. Throws
-    /// Error{Config} if they were made in another way or belong to other rows, Error{Storage}.
+    /// Takes the answers that the folder of a run holds, and writes nothing. Throws Error{Config}
+    /// if they were made in another way or belong to other rows, Error{Storage}.
+    void take_from(const std::string& run_folder);
+
+    /// The same, and adds further ones to them from now on.
     void keep_in(const std::string& run_folder);
 
     /// Whether a folder has answers of a run.
     static bool are_in(const std::string& run_folder);
+
+    /// Whether a folder has answers that were made in the way of these. Throws Error for a file
+    /// that cannot be read.
+    bool made_as_in(const std::string& run_folder) const;
 
     Found find(SampleId id) const override;
 
@@ -61,6 +68,9 @@ class RunAnswers final : public data::RowAnswers, public ResponseKeeper {
     bool pending(SampleId id) const;
 
     std::int64_t num_asked() const { return source_->figures().asked; }
+
+    /// Tokens of the longest prompt among the rows to answer.
+    std::int64_t longest_prompt() const { return source_->figures().longest_prompt; }
 
     /// How the answers are made, on one line.
     std::string identity_text() const;

@@ -16,7 +16,7 @@ namespace dflash::train {
 /// A run with the same target, data and maths that has not reached its length.
 struct UnfinishedRun {
     std::string folder;
-    std::int64_t step = 0;   ///< of its newest checkpoint
+    std::int64_t step = 0;   ///< of its newest checkpoint; 0: it has only answers of the target
     bool running = false;    ///< a process holds its folder
     bool data_grew = false;  ///< rows were added to the data since
 };

@@ -5,6 +5,7 @@
 #include <dflash/core/error.hpp>
 #include <dflash/core/log.hpp>
 #include <dflash/data/row.hpp>
+#include <dflash/report/console.hpp>
 #include <dflash/train/generate.hpp>
 #include <dflash/train/response_journal.hpp>
 
@@ -197,6 +198,7 @@ TEST_SUITE("train.generate") {
         prompts.close();
         GenerateRequest request = tiny(folder.path("rows.jsonl"), folder.path("a.jsonl"));
         request.settings.generate.batch = 16;
+        report::console();  // which takes the log when it is first asked for
         const Lines lines;
         REQUIRE(run(request) == 0);
         // A random model writes bytes that are no characters, if only in the middle of its answer.

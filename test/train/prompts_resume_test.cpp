@@ -163,7 +163,8 @@ TEST_SUITE("train.prompts_resume") {
             REQUIRE(run(request) == 0);
             CHECK(lines.have("1 line of the cache of answers is damaged"));
             CHECK(lines.have(cache + ":3"));
-            CHECK(num_generated(request.settings.run.output) == 1);
+            // The first time it is answered anew; the next time that answer stands further down.
+            CHECK(num_generated(request.settings.run.output) == (number == 1 ? 1 : 0));
         }
 
         const std::string answers = folder.path("first/answers.jsonl");

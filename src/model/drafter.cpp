@@ -308,6 +308,26 @@ RowSums no_sums(const DraftConfig& config, at::Device device) {
 
 }  // namespace
 
+/// A row's pass with the parts of a drafter.
+struct Drafter::Pass : RowPass {
+    Pass(Drafter& d,
+         const data::PackedRow& row,
+         const at::Tensor& features_KTH,
+         RowScratch::Use use,
+         Ends ends_with)
+        : RowPass(d.config_,
+                  d.ends_,
+                  d.weights_,
+                  d.buffers_->set,
+                  d.buffers_->paths,
+                  d.buffers_->device,
+                  row,
+                  features_KTH,
+                  use,
+                  ends_with,
+                  use == RowScratch::Use::Training ? d.recompute_layers_ : 0) {}
+};
+
 DrafterPaths make_torch_paths(at::Device device) {
     return {std::make_unique<TiledAttention>(device), std::make_unique<tensor::TorchRowOps>()};
 }
@@ -351,17 +371,7 @@ RowSums Drafter::forward_backward(const data::PackedRow& row,
     if (row.blocks.head_rows.empty()) {
         return no_sums(config_, b.device);
     }
-    RowPass pass(config_,
-                 ends_,
-                 weights_,
-                 b.set,
-                 b.paths,
-                 b.device,
-                 row,
-                 features_KTH,
-                 RowScratch::Use::Training,
-                 RowPass::Ends::Head,
-                 recompute_layers_);
+    Pass pass(*this, row, features_KTH, RowScratch::Use::Training, RowPass::Ends::Head);
     pass.forward(b.weights);
     const HeadInput head = pass.head_input();
     RunningGradients running(b.set, pass.s);
@@ -386,17 +396,7 @@ RowSums Drafter::evaluate(const data::PackedRow& row,
         }
         return no_sums(config_, b.device);
     }
-    RowPass pass(config_,
-                 ends_,
-                 weights_,
-                 b.set,
-                 b.paths,
-                 b.device,
-                 row,
-                 features_KTH,
-                 RowScratch::Use::Forward,
-                 RowPass::Ends::Head,
-                 /*recompute_layers=*/0);
+    Pass pass(*this, row, features_KTH, RowScratch::Use::Forward, RowPass::Ends::Head);
     pass.forward(b.weights);
     const HeadLoss loss =
         pass.loss(pass.head_input(), ends_.head_VH, LossWeights{}, /*dz_RH=*/nullptr);
@@ -409,17 +409,7 @@ RowSums Drafter::evaluate(const data::PackedRow& row,
 at::Tensor Drafter::hidden(const data::PackedRow& row, const at::Tensor& features_KTH) {
     const c10::NoGradGuard no_grad;
     Buffers& b = *buffers_;
-    RowPass pass(config_,
-                 ends_,
-                 weights_,
-                 b.set,
-                 b.paths,
-                 b.device,
-                 row,
-                 features_KTH,
-                 RowScratch::Use::Forward,
-                 RowPass::Ends::All,
-                 /*recompute_layers=*/0);
+    Pass pass(*this, row, features_KTH, RowScratch::Use::Forward, RowPass::Ends::All);
     pass.forward(b.weights);
     return pass.hidden();
 }

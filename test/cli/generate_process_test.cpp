@@ -51,17 +51,20 @@ std::vector<std::string> arguments(const std::string& folder, const std::string&
             "report.line_every=1ms"};
 }
 
+void write_prompts(const std::string& path, int count) {
+    std::ofstream rows(path);
+    for (int i = 0; i < count; ++i) {
+        rows << R"({"id": )" << i << R"(, "prompt": "Tell me about )" << i << "\"}\n";
+    }
+}
+
 }  // namespace
 
 TEST_SUITE("process.generate") {
     TEST_CASE("generate: killed again and again it ends like one that was never killed") {
         const std::string folder = fresh_folder("generate");
         fs::create_directories(folder);
-        std::ofstream rows(folder + "/rows.jsonl");
-        for (int i = 0; i < 300; ++i) {
-            rows << R"({"id": )" << i << R"(, "prompt": "Tell me about )" << i << "\"}\n";
-        }
-        rows.close();
+        write_prompts(folder + "/rows.jsonl", 300);
         const std::string whole = folder + "/whole.jsonl";
         const auto started = std::chrono::steady_clock::now();
         Process reference(arguments(folder, whole), /*in_terminal=*/false);
@@ -125,11 +128,7 @@ TEST_SUITE("process.generate") {
     TEST_CASE("training on prompts: killed while it answers or trains it ends with the same bits") {
         const std::string folder = fresh_folder("prompts");
         fs::create_directories(folder);
-        std::ofstream rows(folder + "/rows.jsonl");
-        for (int i = 0; i < 160; ++i) {
-            rows << R"({"id": )" << i << R"(, "prompt": "Tell me about )" << i << "\"}\n";
-        }
-        rows.close();
+        write_prompts(folder + "/rows.jsonl", 160);
         const auto start = [&](const std::string& name) {
             return tiny_arguments(folder + "/" + name,
                                   1000,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dflash generate on the tiny target, in this process.
-#include "tiny_run.hpp"
+#include "prompts_run.hpp"
 
 #include <dflash/core/error.hpp>
 #include <dflash/core/log.hpp>
@@ -68,28 +68,13 @@ std::int64_t id_of(const io::Json& row) {
     return row.require_integer("id", "row");
 }
 
-std::optional<Error> error_of(const std::function<void()>& action) {
-    try {
-        action();
-    } catch (const Error& error) {
-        return error;
+/// Rows that ask `text` and their number.
+void write_prompts(const std::string& path, const std::string& text, int count) {
+    std::ofstream prompts(path);
+    for (int i = 0; i < count; ++i) {
+        prompts << R"({"prompt": ")" << text << i << "\"}\n";
     }
-    return std::nullopt;
 }
-
-class Lines {
-  public:
-    Lines()
-        : former_(set_log_sink(
-              [this](LogLevel, std::string_view line) { text += std::string(line) + "\n"; })) {}
-
-    ~Lines() { set_log_sink(std::move(former_)); }
-
-    std::string text;
-
-  private:
-    LogSink former_;
-};
 
 }  // namespace
 
@@ -162,11 +147,7 @@ TEST_SUITE("train.generate") {
 
     TEST_CASE("generate: thinking is a column of the rows, half and half by default") {
         const TemporaryFolder folder;
-        std::ofstream prompts(folder.path("rows.jsonl"));
-        for (int i = 0; i < 60; ++i) {
-            prompts << R"({"prompt": "n)" << i << "\"}\n";
-        }
-        prompts.close();
+        write_prompts(folder.path("rows.jsonl"), "n", 60);
         for (const char* mode : {"mixed", "on", "off"}) {
             CAPTURE(mode);
             GenerateRequest request =
@@ -191,14 +172,9 @@ TEST_SUITE("train.generate") {
 
     TEST_CASE("generate: answers that do not come back as their tokens are counted") {
         const TemporaryFolder folder;
-        std::ofstream prompts(folder.path("rows.jsonl"));
-        for (int i = 0; i < 40; ++i) {
-            prompts << R"({"prompt": "n)" << i << "\"}\n";
-        }
-        prompts.close();
+        write_prompts(folder.path("rows.jsonl"), "n", 40);
         GenerateRequest request = tiny(folder.path("rows.jsonl"), folder.path("a.jsonl"));
         request.settings.generate.batch = 16;
-        report::console();  // which takes the log when it is first asked for
         const Lines lines;
         REQUIRE(run(request) == 0);
         // A random model writes bytes that are no characters, if only in the middle of its answer.
@@ -228,11 +204,7 @@ TEST_SUITE("train.generate") {
 
     TEST_CASE("generate: stops when told to, and goes on to the same bytes") {
         const TemporaryFolder folder;
-        std::ofstream prompts(folder.path("rows.jsonl"));
-        for (int i = 0; i < 120; ++i) {
-            prompts << R"({"prompt": "number )" << i << "\"}\n";
-        }
-        prompts.close();
+        write_prompts(folder.path("rows.jsonl"), "number ", 120);
         GenerateRequest request = tiny(folder.path("rows.jsonl"), folder.path("whole.jsonl"));
         request.settings.generate.max_new_tokens = 32;
         REQUIRE(run(request) == 0);

@@ -65,13 +65,4 @@ std::int64_t num_generated(const std::string& run_folder) {
     return count;
 }
 
-std::optional<Error> error_of(const std::function<void()>& action) {
-    try {
-        action();
-    } catch (const Error& error) {
-        return error;
-    }
-    return std::nullopt;
-}
-
 }  // namespace dflash::train

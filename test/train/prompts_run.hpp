@@ -2,6 +2,7 @@
 // Runs of the tiny target whose rows it answers itself.
 #pragma once
 
+#include "../target/model_folder.hpp"
 #include "tiny_run.hpp"
 
 #include <dflash/core/error.hpp>
@@ -16,6 +17,8 @@
 #include <vector>
 
 namespace dflash::train {
+
+using target::testing::error_of;
 
 /// Rows without an answer, with numbers from `first` up to `end`.
 std::string prompts(int first, int end);
@@ -57,8 +60,5 @@ std::vector<io::Json> lines_of(const std::string& path);
 
 /// Answers that the target gave in a run of its own, not from the cache.
 std::int64_t num_generated(const std::string& run_folder);
-
-/// What an action throws.
-std::optional<Error> error_of(const std::function<void()>& action);
 
 }  // namespace dflash::train

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "../target/model_folder.hpp"
 #include "tiny_run.hpp"
 
 #include <dflash/core/error.hpp>
@@ -17,20 +18,12 @@ namespace dflash::train {
 namespace {
 
 namespace fs = std::filesystem;
+using target::testing::error_of;
 
 const ResponseIdentity kIdentity = {{"target", "T1"}, {"seed", "3"}};
 
 std::string journal_file(const std::string& output) {
     return ResponseJournal::folder_of(output) + "/answers.jsonl";
-}
-
-std::optional<Error> error_of(const std::function<void()>& action) {
-    try {
-        action();
-    } catch (const Error& error) {
-        return error;
-    }
-    return std::nullopt;
 }
 
 // All tasks in their order, with a line of the input behind the first.

@@ -155,6 +155,7 @@ class Drafter {
 
   private:
     struct Buffers;
+    struct Pass;
     DraftConfig config_;
     FrozenEnds ends_;
     DraftWeights weights_;

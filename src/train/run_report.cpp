@@ -470,6 +470,13 @@ void RunReport::summary(const Progress& progress, const std::string& folder) {
                  folder,
                  best->step,
                  best->acceptance_length);
+        std::vector<HeldOutAcceptance> evaluations;
+        for (const auto& [step, result] : evaluations_) {
+            evaluations.push_back({step, result.acceptance_length});
+        }
+        if (const auto lost = lost_best(evaluations, {best->step, best->acceptance_length})) {
+            log_warning("{}", *lost);
+        }
     }
     say_how_to_serve(folder + (best ? "/best/draft" : "/latest/draft"), settings_.run.target);
     log_info("metrics   {}/metrics.jsonl; tensorboard --logdir {}", folder, shell_word(folder));

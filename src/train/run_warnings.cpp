@@ -161,4 +161,27 @@ std::string SpeedWatch::who_waits() const {
            "limits of all devices, and at other processes";
 }
 
+std::optional<std::string> lost_best(const std::vector<HeldOutAcceptance>& evaluations,
+                                     const HeldOutAcceptance& best_saved) {
+    const auto best =
+        std::max_element(evaluations.begin(), evaluations.end(), [](const auto& a, const auto& b) {
+            return a.length < b.length;
+        });
+    if (best == evaluations.end() || best->length <= (1 + kNoticed) * best_saved.length) {
+        return std::nullopt;
+    }
+    return fmt::format(
+        "the best drafter of this run was not saved: held-out acceptance length {:.3f} at step {}, "
+        "{:.3f} at step {}, the best that was; a checkpoint.every no longer than eval.every keeps "
+        "it{}",
+        best->length,
+        best->step,
+        best_saved.length,
+        best_saved.step,
+        best_saved.step > best->step
+            ? ", and less training (train.epochs, train.hours) or more data would not fall behind "
+              "it: the later drafter knows its training data better and others worse"
+            : "");
+}
+
 }  // namespace dflash::train

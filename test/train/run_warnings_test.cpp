@@ -230,6 +230,21 @@ TEST_SUITE("train.run_warnings") {
         step(900);
         CHECK(notices.size() == 2);
     }
+
+    TEST_CASE("a best drafter that no checkpoint holds is told at the end") {
+        const std::vector<HeldOutAcceptance> evaluations{{0, 1.0}, {100, 2.7}, {200, 2.5}};
+        const auto lost = lost_best(evaluations, {200, 2.5});
+        REQUIRE(lost);
+        CHECK(contains(*lost, "2.700 at step 100, 2.500 at step 200"));
+        CHECK(contains(*lost, "less training"));
+        // The last one is better than what was saved last: nothing has fallen.
+        const auto early = lost_best({{0, 1.0}, {200, 2.5}}, {100, 2.0});
+        REQUIRE(early);
+        CHECK_FALSE(contains(*early, "less training"));
+        CHECK_FALSE(lost_best(evaluations, {100, 2.7}));
+        CHECK_FALSE(lost_best({{100, 2.505}, {200, 2.5}}, {200, 2.5}));
+        CHECK_FALSE(lost_best({}, {200, 2.5}));
+    }
 }
 
 }  // namespace dflash::train

@@ -57,6 +57,20 @@ class LossWatch {
     std::int64_t high_steps_ = 0;
 };
 
+/// What an evaluation on held-out rows found.
+struct HeldOutAcceptance {
+    std::int64_t step = 0;
+    double length = 0;  ///< expected tokens of one pass of the target
+};
+
+/// At the end of a run: that the best of its evaluations was of a drafter which no checkpoint
+/// holds, if it was better by more than kNoticed than the best that one holds. Nothing otherwise.
+std::optional<std::string> lost_best(const std::vector<HeldOutAcceptance>& evaluations,
+                                     const HeldOutAcceptance& best_saved);
+
+/// Part of an acceptance length that is no noise of the held-out rows.
+inline constexpr double kNoticed = 0.01;
+
 /// Totals of a run at one moment.
 struct SpeedSample {
     double at_s = 0;  ///< training time

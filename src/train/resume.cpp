@@ -32,6 +32,15 @@ std::string value_in(const Identity& identity, const std::string& name) {
     return found == identity.end() ? kAbsent : found->second;
 }
 
+/// Whether a setting is as it was before it existed: a run that was saved without it did what its
+/// default does, which whoever adds a setting of the maths sees to.
+bool is_new_at_default(const ResumeChange& change, const SettingList& settings) {
+    return change.before == kAbsent &&
+           std::ranges::any_of(settings.all(), [&](const Setting& setting) {
+               return setting.name == change.name && setting.default_text == change.now;
+           });
+}
+
 std::vector<ResumeChange> differences(const Identity& saved, const Identity& now) {
     std::set<std::string> names;
     for (const Identity* identity : {&saved, &now}) {
@@ -40,10 +49,12 @@ std::vector<ResumeChange> differences(const Identity& saved, const Identity& now
         }
     }
     names.erase(kDataIdentity);
+    Settings defaults;
+    const SettingList settings = defaults.list();
     std::vector<ResumeChange> found;
     for (const std::string& name : names) {
         ResumeChange change{name, value_in(saved, name), value_in(now, name)};
-        if (change.before != change.now) {
+        if (change.before != change.now && !is_new_at_default(change, settings)) {
             found.push_back(std::move(change));
         }
     }

@@ -193,6 +193,28 @@ TEST_SUITE("train.resume") {
             Error);
     }
 
+    TEST_CASE("a run that was saved before a setting existed goes on with its default") {
+        const Identity saved{{"draft.anchors", "512"}};
+        const std::string unset = to_toml(std::monostate());
+        CHECK(changes_on_resume(
+                  saved,
+                  {{"draft.anchors", "512"},
+                   {"train.loss_weights", to_toml(SettingValue(Settings{}.train.loss_weights))},
+                   {"train.dpace_alpha", unset}},
+                  "runs/a")
+                  .empty());
+        CHECK_THROWS_WITH_AS(
+            changes_on_resume(
+                saved, {{"draft.anchors", "512"}, {"train.loss_weights", "\"dpace\""}}, "runs/a"),
+            doctest::Contains("train.loss_weights: (absent) when it was saved, \"dpace\" now"),
+            Error);
+        // What is no setting of today is another maths, too.
+        CHECK_THROWS_AS(changes_on_resume({{"draft.anchors", "512"}, {"draft.old", "1"}},
+                                          {{"draft.anchors", "512"}},
+                                          "runs/a"),
+                        Error);
+    }
+
     TEST_CASE("the best draft is that of the best held-out acceptance, and a link leads to it") {
         const TemporaryFolder folder;
         const std::string output = folder.path("a");

@@ -20,14 +20,20 @@ GemmShape shape_of(std::int64_t rows) {
 }
 
 GemmChoice choice_of(std::uint64_t number) {
-    GemmChoice choice;
-    for (std::uint64_t& word : choice.algorithm.code) {
+    GemmAlgorithm algorithm;
+    for (std::uint64_t& word : algorithm.code) {
         word = number;
         number = number * 0x9e3779b97f4a7c15U + 1;
     }
-    choice.algorithm.workspace_bytes = 4096;
-    choice.ms = 0.125;
-    return choice;
+    algorithm.workspace_bytes = 4096;
+    return {algorithm, 0.125, 0.25};
+}
+
+/// Chooses that for all shapes.
+auto always(const GemmChoice& choice) {
+    return [choice](const std::vector<GemmShape>& shapes) {
+        return std::vector<GemmChoice>(shapes.size(), choice);
+    };
 }
 
 TEST_SUITE("kernels.gemm_choices") {
@@ -58,19 +64,48 @@ TEST_SUITE("kernels.gemm_choices") {
         for (int i = 0; i < 8; ++i) {
             threads.emplace_back([&] {
                 for (const std::int64_t rows : {1000, 5000, 1024, 513}) {
-                    const GemmAlgorithm got = choices.choose(shape_of(rows), [&] {
-                        ++timed;
-                        return choice_of(static_cast<std::uint64_t>(rows < 2000 ? 1 : 2));
-                    });
-                    CHECK(got == choice_of(rows < 2000 ? 1 : 2).algorithm);
+                    choices.choose({shape_of(rows), shape_of(rows - 1)},
+                                   [&](const std::vector<GemmShape>& open) {
+                                       // The other is of the same class, unless it is 512.
+                                       CHECK(open.size() == 1);
+                                       ++timed;
+                                       return always(choice_of(rows < 2000 ? 1 : 2))(open);
+                                   });
                 }
             });
         }
         threads.clear();
-        CHECK(timed == 2);
-        CHECK(choices.num_timed() == 2);
-        CHECK(choices.find(shape_of(700)).value() == choice_of(1).algorithm);
+        CHECK(timed == 3);
+        CHECK(choices.num_timed() == 3);
+        CHECK(choices.find(shape_of(700)).value() == choice_of(1));
+        CHECK(choices.find(shape_of(4500)).value() == choice_of(2));
         CHECK_FALSE(choices.find(shape_of(200)).has_value());
+    }
+
+    TEST_CASE("only classes that were asked for count as used") {
+        GemmChoices choices("NVIDIA H200", "1 a");
+        choices.add({{gemm_class(shape_of(300)).id(), choice_of(1)},
+                     {gemm_class(shape_of(600)).id(), choice_of(2)}});
+        CHECK(choices.used().empty());
+        CHECK(choices.find(shape_of(301)).has_value());
+        CHECK_FALSE(choices.find(shape_of(5000)).has_value());
+        choices.choose({shape_of(9000)}, always({}));
+        const GemmChoiceMap used = choices.used();
+        CHECK(used.size() == 2);
+        CHECK(used.at(gemm_class(shape_of(300)).id()) == choice_of(1));
+        CHECK_FALSE(used.at(gemm_class(shape_of(9000)).id()).algorithm.has_value());
+    }
+
+    TEST_CASE("choices have changed where the algorithm has, not the time") {
+        const GemmChoiceMap before{{"a", choice_of(1)}, {"b", {}}, {"c", choice_of(2)}};
+        GemmChoiceMap now = before;
+        now["a"].ms = 7;
+        now.erase("c");
+        CHECK(changed_choices(before, now).empty());
+        now["a"] = choice_of(3);
+        now["b"] = choice_of(3);
+        now["d"] = {};
+        CHECK(changed_choices(before, now) == std::vector<std::string>{"a", "b", "d"});
     }
 
     TEST_CASE("choices are the same after a file") {
@@ -78,23 +113,53 @@ TEST_SUITE("kernels.gemm_choices") {
         GemmChoices first("NVIDIA H200", "1 a");
         first.save_to(folder.path());  // nothing was timed
         CHECK_FALSE(std::ifstream(folder.path() + "/nvidia-h200.json").good());
-        first.choose(shape_of(1000), [] { return choice_of(0xfedcba9876543210U); });
-        first.choose(shape_of(9000), [] { return choice_of(7); });
+        first.choose({shape_of(1000)}, always(choice_of(0xfedcba9876543210U)));
+        first.choose({shape_of(9000)}, always({.algorithm = {}, .ms = 1, .guess_ms = 1}));
         first.save_to(folder.path());
 
         GemmChoices second("NVIDIA H200", "1 a");
         second.load_from(folder.path());
         CHECK(second.size() == 2);
         CHECK(second.num_timed() == 0);
-        CHECK(second.find(shape_of(1000)).value() == choice_of(0xfedcba9876543210U).algorithm);
+        CHECK(second.find(shape_of(1000)).value() == choice_of(0xfedcba9876543210U));
+        CHECK_FALSE(second.find(shape_of(9000)).value().algorithm.has_value());
         CHECK(second.to_text() == first.to_text());
+    }
+
+    TEST_CASE("what a class has already stays, in memory as in the file") {
+        const ScratchFolder folder;
+        GemmChoices first("NVIDIA H200", "1 a");
+        GemmChoices second("NVIDIA H200", "1 a");
+        first.choose({shape_of(1000)}, always(choice_of(1)));
+        second.choose({shape_of(1000), shape_of(3000)}, always(choice_of(2)));
+        first.save_to(folder.path());
+        second.load_from(folder.path());
+        CHECK(second.find(shape_of(1000)).value() == choice_of(2));
+        second.save_to(folder.path());
+
+        GemmChoices third("NVIDIA H200", "1 a");
+        third.load_from(folder.path());
+        CHECK(third.size() == 2);
+        CHECK(third.find(shape_of(1000)).value() == choice_of(1));
+        CHECK(third.find(shape_of(3000)).value() == choice_of(2));
+    }
+
+    TEST_CASE("a folder that cannot be written is a warning") {
+        const ScratchFolder folder;
+        const CapturedLog log;
+        std::ofstream(folder.path() + "/products") << "a file";
+        GemmChoices choices("NVIDIA H200", "1 a");
+        choices.choose({shape_of(1000)}, always(choice_of(1)));
+        choices.save_to(folder.path() + "/products");
+        REQUIRE(log.warnings().size() == 1);
+        CHECK(log.warnings()[0].find("is not kept") != std::string::npos);
     }
 
     TEST_CASE("choices of another library or GPU are not taken, nor damaged ones") {
         const ScratchFolder folder;
         const CapturedLog log;
         GemmChoices first("NVIDIA H200", "1 a");
-        first.choose(shape_of(1000), [] { return choice_of(3); });
+        first.choose({shape_of(1000)}, always(choice_of(3)));
         first.save_to(folder.path());
         GemmChoices newer("NVIDIA H200", "2 b");
         newer.load_from(folder.path());

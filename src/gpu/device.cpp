@@ -25,6 +25,12 @@ std::string describe_gpu(int ordinal) {
 
 }  // namespace
 
+std::string gpu_model(int ordinal) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, ordinal));
+    return properties.name;
+}
+
 std::string pci_bus_id(int ordinal) {
     std::array<char, 32> text{};
     check(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), ordinal));

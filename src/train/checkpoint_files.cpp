@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kAcceptanceFile = "acceptance.json";
+constexpr const char* kProductFile = "state/products.json";
 
 // Pieces in which a tensor is handed to the writer, so that converting to bf16 needs no copy of a
 // whole weight.
@@ -183,6 +184,9 @@ std::int64_t write_checkpoint_files(const std::string& folder,
     }
     write_tensors("state/optimizer.safetensors", tensors, {});
     write_text("state/state.json", state_json(checkpoint).dump_pretty() + "\n");
+    if (!checkpoint.products.empty()) {
+        write_text(kProductFile, checkpoint.products.to_text());
+    }
     if (acceptance) {
         write_text(kAcceptanceFile, acceptance_text(*acceptance));
     }
@@ -259,6 +263,11 @@ Checkpoint read_checkpoint_files(const std::string& folder, std::int64_t step) {
     }
     checkpoint.config = model::DraftConfig::from_json(
         io::read_json_file(folder + "/draft/config.json"), folder + "/draft/config.json");
+    const std::string product_path = folder + "/" + kProductFile;
+    if (std::error_code ignored; fs::exists(product_path, ignored)) {
+        checkpoint.products =
+            ProductRecord::parse(io::read_json_file(product_path).dump(), product_path);
+    }
     const io::SafetensorsFile file(folder + "/state/optimizer.safetensors");
     const std::int64_t size = model::num_parameters(checkpoint.config);
     OptimizerState& state = checkpoint.optimizer;

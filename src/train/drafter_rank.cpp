@@ -7,6 +7,7 @@
 #include <dflash/train/torch_worker.hpp>
 
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 namespace dflash::train {
@@ -68,6 +69,26 @@ void DrafterRank::set_state(const OptimizerState& state) {
 void DrafterRank::warm_up(const data::PackedRow& row, FeatureSlot& slot) {
     add_row(row, slot);
     finish_step(/*learning_rate=*/0, divisor_of(row)).read();
+}
+
+void DrafterRank::rehearse(const data::PackedRow& row, FeatureSlot& slot) {
+    model::DraftWeights& weights = drafter_->weights();
+    for (std::int64_t i = 0; i < std::ssize(weights.specs()); ++i) {
+        const at::Tensor weight = weights.weight(i);
+        if (weight.dim() == 1) {
+            weight.fill_(1);
+        } else {
+            weight.normal_(0, drafter_->config().initializer_range);
+        }
+    }
+    const gpu::StreamView stream = current_stream(worker_.device());
+    slot.written.wait(stream);
+    slot.read.wait(stream);
+    const at::Tensor planes_KTH = slot.row_planes(row.num_tokens());
+    planes_KTH.normal_();
+    drafter_->forward_backward(row, planes_KTH);
+    slot.read.record(stream);
+    synchronize_stream(worker_.device());
 }
 
 FeatureSlot DrafterRank::make_slot(std::int64_t num_features,

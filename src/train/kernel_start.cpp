@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <fmt/format.h>
+#include <utility>
 
 namespace dflash::train {
 namespace {
@@ -122,8 +123,10 @@ void KernelStart::prepare(const std::vector<std::unique_ptr<gpu::Worker>>& worke
     }
 }
 
-model::DrafterPaths KernelStart::make_drafter_paths(const model::DraftConfig& config,
-                                                    const gpu::Device& device) const {
+model::DrafterPaths KernelStart::make_drafter_paths(
+    const model::DraftConfig& config,
+    const gpu::Device& device,
+    std::shared_ptr<kernels::TunedGemm> gemm) const {
     const at::Device on = tensor::torch_device(device);
     if (!device.is_cuda()) {
         return model::make_torch_paths(on);
@@ -131,7 +134,7 @@ model::DrafterPaths KernelStart::make_drafter_paths(const model::DraftConfig& co
     const kernels::FindKernel find = find_kernel_on(device);
     return {
         std::make_unique<model::KernelAttention>(config, on, barrier_.architecture(device), find),
-        std::make_unique<tensor::KernelRowOps>(on, find),
+        std::make_unique<tensor::KernelRowOps>(on, find, std::move(gemm)),
         find};
 }
 
@@ -146,6 +149,10 @@ std::shared_ptr<tensor::RowOps> KernelStart::make_row_ops(const gpu::Device& dev
 kernels::FindKernel KernelStart::find_kernel_on(const gpu::Device& device) const {
     return
         [this, device](const kernels::KernelSpec& spec) { return barrier_.kernel(spec, device); };
+}
+
+void KernelStart::watch(std::string name, std::function<std::int64_t()> read) {
+    barrier_.watch(std::move(name), std::move(read));
 }
 
 void KernelStart::seal() {

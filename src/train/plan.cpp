@@ -4,6 +4,7 @@
 #include <dflash/core/check.hpp>
 #include <dflash/core/error.hpp>
 #include <dflash/core/text.hpp>
+#include <dflash/kernels/tuned_gemm.hpp>
 #include <dflash/model/drafter.hpp>
 #include <dflash/target/target_model.hpp>
 #include <dflash/train/plan.hpp>
@@ -186,6 +187,9 @@ DevicePlan plan_device(const PlanInput& in, const RunPlan& plan, const gpu::Devi
             (in.target.tied ? 1 : 2) * in.target.vocab_size * in.target.hidden_size * element;
         result.draft_state = need.weights + optimizer + ends;
         result.activations += need.activations;
+        if (device.is_cuda() && in.settings.train.products != "torch") {
+            result.activations += kernels::TunedGemm::kWorkspaceBytes;
+        }
         const auto slots_here = plan.num_slots / static_cast<int>(plan.roles.drafters.size());
         result.feature_slots = slots_here * in.draft.num_features() * plan.max_row_tokens *
                                in.draft.hidden_size * element;

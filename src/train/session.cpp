@@ -4,11 +4,14 @@
 
 #include <dflash/comm/nccl_group.hpp>
 #include <dflash/core/log.hpp>
+#include <dflash/io/atomic_file.hpp>
 #include <dflash/pipeline/replica_dispatcher.hpp>
 #include <dflash/tensor/bridge.hpp>
 #include <dflash/train/acceptance_evaluator.hpp>
 #include <dflash/train/kernel_start.hpp>
 #include <dflash/train/row_stream.hpp>
+#include <dflash/train/run_data.hpp>
+#include <dflash/train/run_products.hpp>
 #include <dflash/train/stop_tokens.hpp>
 #include <dflash/train/torch_worker.hpp>
 #include <dflash/train/trainer.hpp>
@@ -49,6 +52,7 @@ class Session : NonCopyable {
     void make_save_buffers();
     void at_once(const char* name, const std::function<void(DrafterRank&)>& task);
     void warm_up();
+    void tell_products(const std::string& folder, RunReport& report) const;
     void set_weights();
     void make_pipeline();
     RunSample sample() const;
@@ -65,6 +69,7 @@ class Session : NonCopyable {
     FirstError first_error_;
     FirstError::Subscription failure_watch_;
     KernelStart kernels_;
+    RunProducts products_;
     std::vector<FeatureSlot> slots_;
     std::vector<std::unique_ptr<TargetReplica>> targets_;
     std::vector<std::unique_ptr<DrafterRank>> ranks_;
@@ -96,7 +101,10 @@ Session::Session(PreparedRun run,
       on_features_(request.on_features),
       failure_watch_(first_error_.on_error(
           [this, &watchdog = parts.watchdog] { watchdog.run_failed(first_error_.get()); })),
-      kernels_(run_, settings_.cache, first_error_) {
+      kernels_(run_, settings_.cache, first_error_),
+      products_(settings_.train.products,
+                cache_root(settings_.cache),
+                checkpoint_ ? checkpoint_->products : ProductRecord{}) {
     try {
         build(parts.board);
     } catch (...) {
@@ -144,6 +152,9 @@ void Session::build(StatusBoard& board) {
     for (const auto& worker : workers_) {
         worker->call({"keep room"}, [&] { keep_room_for_temporaries(worker->device()); });
     }
+    products_.seal();
+    kernels_.watch("shapes whose product was not chosen",
+                   [this] { return products_.num_unforeseen(); });
     kernels_.seal();
 
     std::vector<std::string> pci_bus_ids;
@@ -258,7 +269,8 @@ void Session::build_drafters() {
                           {ends.embed_VH, ends.head_VH},
                           options,
                           run_.loss_weights,
-                          kernels_.make_drafter_paths(config, worker.device()),
+                          kernels_.make_drafter_paths(
+                              config, worker.device(), products_.make_gemm(worker.device())),
                           train.recompute_layers);
             synchronize_stream(worker.device());
         });
@@ -297,6 +309,34 @@ void Session::make_slots() {
     }
 }
 
+/// How the drafter's products are made, kept in the run's folder, and what is otherwise than it was
+/// when the checkpoint was saved, or in the run before this one.
+void Session::tell_products(const std::string& folder, RunReport& report) const {
+    const ProductRecord now = products_.record();
+    for (const std::string& line : products_.to_lines()) {
+        log_info("products  {}", line);
+    }
+    if (checkpoint_) {
+        const std::vector<std::string> changes = product_changes(checkpoint_->products, now);
+        for (const std::string& change : changes) {
+            log_warning(
+                "{}; what follows is what the run without a break would have done only to "
+                "rounding",
+                change);
+        }
+        report.changed(checkpoint_->progress.step, changes);
+    } else if (const auto neighbour = find_neighbour_products(folder, now)) {
+        for (const std::string& change : product_changes(neighbour->record, now)) {
+            log_warning("{} ({}); the results of the two runs are equal only to rounding",
+                        change,
+                        neighbour->run_folder);
+        }
+    }
+    if (!now.empty()) {
+        io::write_file_atomically(folder + "/products.json", now.to_text());
+    }
+}
+
 /// A full-size row through every target and every drafter, so that libraries load and allocate now
 /// what they need. CPU devices have nothing to load.
 void Session::warm_up() {
@@ -306,8 +346,17 @@ void Session::warm_up() {
     if (!any_gpu) {
         return;
     }
-    const data::PackedRow row =
-        make_warm_up_row(run_.pack.block, run_.plan.max_row_tokens, run_.plan.max_row_blocks);
+    const data::PackedRow row = make_warm_up_row(run_.pack.block,
+                                                 run_.plan.max_row_tokens,
+                                                 run_.plan.max_row_blocks,
+                                                 run_.target.vocab_size);
+    // Before anything else uses the GPUs, and without a collective: one drafter of each model of
+    // GPU times products, the others wait for what it finds.
+    at_once("time products", [this, row](DrafterRank& drafter) {
+        if (products_.times_on(drafter.worker().device())) {
+            drafter.rehearse(row, slots_[static_cast<std::size_t>(drafter.rank())]);
+        }
+    });
     for (std::size_t i = 0; i < targets_.size(); ++i) {
         targets_[i]->worker().call({"warm up"},
                                    [&] { targets_[i]->capture(row, slots_[i % slots_.size()]); });
@@ -398,6 +447,7 @@ void Session::make_pipeline() {
 
 SessionResult Session::train(const std::string& folder, RunReport& report, StopSignals& signals) {
     Identity identity = identity_of(settings_, run_);
+    tell_products(folder, report);
     CheckpointStore checkpoints(
         folder, settings_.checkpoint.keep, settings_.checkpoint.keep_drafts);
     CheckpointWriter writer(checkpoints,
@@ -417,6 +467,7 @@ SessionResult Session::train(const std::string& folder, RunReport& report, StopS
                      .loop = whereabouts_.loop(),
                      .length = RunLength(settings_.train, run_.epoch_sizes),
                      .identity = std::move(identity),
+                     .products = products_.record(),
                      .settings = settings_,
                      .data_goes_on = end_.has_value(),
                      .on_row = on_row_},
@@ -425,8 +476,10 @@ SessionResult Session::train(const std::string& folder, RunReport& report, StopS
         const Progress progress = trainer.run();
         if (const std::vector<std::string> changes = kernels_.changes_since_seal();
             !changes.empty()) {
-            log_warning("after the start, where nothing should have been loaded or allocated: {}",
-                        fmt::join(changes, ", "));
+            log_warning(
+                "after the start, where nothing should have been loaded, allocated or guessed: "
+                "{}",
+                fmt::join(changes, ", "));
         }
         return {.progress = progress, .wants_rows = trainer.wants_rows()};
     } catch (...) {

@@ -121,6 +121,13 @@ void TrainSettings::declare(SettingList& list) {
         "layers of the drafter whose MLP the backward computes again instead of keeping it: less "
         "memory, more work (dflash plan says how much), the same result",
         {.at_least = 0, .at_most = 64, .unit = "layers", .maths = false});
+    list.add(
+        "train.products",
+        products,
+        "who makes the drafter's products of matrices on a GPU: cuBLASLt by the algorithm that "
+        "it guesses, or by the one that was the fastest when the run started; or LibTorch. "
+        "Equal to rounding (docs/numerics.md)",
+        {.one_of = {"guessed", "timed", "torch"}, .maths = false});
 }
 
 void DraftSettings::declare(SettingList& list) {

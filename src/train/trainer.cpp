@@ -229,6 +229,7 @@ void Trainer::save() {
     Checkpoint checkpoint;
     checkpoint.progress = progress_;
     checkpoint.identity = parts_.identity;
+    checkpoint.products = parts_.products;
     checkpoint.config = first.drafter().config();
     OptimizerState& buffers = parts_.writer.begin(
         checkpoint,

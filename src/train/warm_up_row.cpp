@@ -10,7 +10,8 @@ namespace dflash::train {
 
 data::PackedRow make_warm_up_row(const data::BlockRule& rule,
                                  std::int64_t num_tokens,
-                                 std::int64_t num_blocks) {
+                                 std::int64_t num_blocks,
+                                 std::int64_t vocab_size) {
     // D documents of one length have room for this many blocks: the last token of a document has no
     // successor to predict. The fewest documents with the most blocks.
     const auto room = [&](std::int64_t documents) {
@@ -26,7 +27,11 @@ data::PackedRow make_warm_up_row(const data::BlockRule& rule,
         const std::int64_t blocks = std::min({num_blocks - row.blocks.num_blocks(),
                                               rule.max_anchors,
                                               std::max<std::int64_t>(length - 1, 0)});
-        const std::vector<TokenId> tokens(static_cast<std::size_t>(length), 0);
+        std::vector<TokenId> tokens;
+        for (std::int64_t n = 0; n < length; ++n) {
+            constexpr std::int64_t kPrime = 7919;
+            tokens.push_back(static_cast<TokenId>((i + n) * kPrime % vocab_size));
+        }
         const std::vector<std::uint8_t> trainable(tokens.size(), 1);
         std::vector<std::int32_t> anchors;
         for (std::int64_t n = 0; n < blocks; ++n) {

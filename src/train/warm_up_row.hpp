@@ -7,10 +7,12 @@
 
 namespace dflash::train {
 
-/// Documents of token 0, all of it trained on, with `num_tokens` tokens and `num_blocks` blocks, or
-/// as many as there are places for. No document has more blocks than the rule allows.
+/// Documents that are all trained on, with `num_tokens` tokens and `num_blocks` blocks, or as many
+/// as there are places for. No document has more blocks than the rule allows. Tokens are spread
+/// over the vocabulary.
 data::PackedRow make_warm_up_row(const data::BlockRule& rule,
                                  std::int64_t num_tokens,
-                                 std::int64_t num_blocks);
+                                 std::int64_t num_blocks,
+                                 std::int64_t vocab_size = 1);
 
 }  // namespace dflash::train

@@ -62,6 +62,34 @@ TEST_SUITE("train.checkpoint") {
         CHECK(names_in(folder.path("run")) == std::vector<std::string>{"latest", "step-000007"});
     }
 
+    TEST_CASE("algorithms of products are kept with a checkpoint, and go with its state") {
+        const TemporaryFolder folder;
+        const std::string run = folder.path("run");
+        CheckpointStore store(run, 1, 3);
+        fs::create_directories(run);
+        Checkpoint saved = small_checkpoint(4);
+        saved.products = {
+            .way = "timed",
+            .gpus = {{.gpu = "NVIDIA H200",
+                      .library = "130100 abc",
+                      .choices = {{"256x512x1024 nt bf16",
+                                   {.algorithm = kernels::GemmAlgorithm{.code = {1, 2, 3},
+                                                                        .workspace_bytes = 64},
+                                    .ms = 0.25,
+                                    .guess_ms = 0.5}}}}}};
+        store.save(saved, std::nullopt);
+        CHECK(store.load(4).products == saved.products);
+        const std::string path = store.folder_of(4) + "/state/products.json";
+        flip_bit(path, 100);
+        CHECK_THROWS_AS(store.load(4), Error);
+        flip_bit(path, 100);
+
+        store.save(small_checkpoint(5), std::nullopt);  // as one of an older program, or of the CPU
+        CHECK(store.load(5).products.empty());
+        CHECK_FALSE(fs::exists(store.folder_of(5) + "/state/products.json"));
+        CHECK_FALSE(fs::exists(path));
+    }
+
     TEST_CASE("a flipped bit in any file is a data error that names the file and the other steps") {
         const TemporaryFolder folder;
         const std::string run = folder.path("run");

@@ -156,6 +156,24 @@ const std::vector<Poison> kPoisons = {
 }  // namespace
 
 TEST_SUITE("train.drafter_rank") {
+    TEST_CASE("a rehearsal leaves nothing behind once the weights are set") {
+        Drafters rehearsed(1);
+        Drafters plain(1);
+        DrafterRank& rank = rehearsed.rank(0);
+        rank.worker().call([&] {
+            FeatureSlot slot = rank.make_slot(config().num_features(), kTokens, 32);
+            rank.rehearse(make_row(), slot);
+            // With numbers as training has them, not with what was in the memory.
+            const at::Tensor gradients = rank.drafter().weights().gradient_flat();
+            CHECK(gradients.isfinite().all().item<bool>());
+            CHECK(gradients.abs().max().item<double>() > 0);
+            CHECK(slot.planes_KTH.std().item<double>() == doctest::Approx(1).epsilon(0.1));
+            rank.set_weights(model::make_initial_weights(config(), 1));
+        });
+        CHECK(rehearsed.good_step(3).front().norm == plain.good_step(3).front().norm);
+        check_same(rehearsed.state(0), plain.state(0));
+    }
+
     TEST_CASE("a row that is not finite makes all drafters skip the step, bit for bit") {
         for (const int count : {1, 2, 3}) {
             CAPTURE(count);

@@ -133,6 +133,36 @@ TEST_SUITE("train.resume") {
         CHECK(environment.find("libraries")->find("NVRTC") == nullptr);  // on CPU devices
     }
 
+    TEST_CASE("products that were made otherwise before are told, and change nothing on the CPU") {
+        const TemporaryFolder folder;
+        TrainRequest request = tiny_request(folder.path("a"), 4);
+        REQUIRE(run(request) == 0);
+        CHECK_FALSE(fs::exists(folder.path("a") + "/products.json"));  // of GPUs alone
+
+        const std::string output = folder.path("b");
+        request = tiny_request(output, 2);
+        REQUIRE(run(request) == 0);
+        const ProductRecord record{
+            .way = "timed",
+            .gpus = {{.gpu = "NVIDIA H200",
+                      .library = "130100 abc",
+                      .choices = {
+                          {"256x512x1024 nt bf16", {.algorithm = {}, .ms = 1, .guess_ms = 1}}}}}};
+        std::ofstream(output + "/latest/state/products.json") << record.to_text();
+        request.resume_folder = output;
+        request.settings.train.max_steps = 4;
+        REQUIRE(run(request) == 0);
+        REQUIRE(metrics(output, "resume").size() == 1);
+        CHECK(metrics(output, "resume").front().require_integer("step", "") == 2);
+        CHECK(metrics(output, "resume")
+                  .front()
+                  .dump()
+                  .find("products: timed by cuBLASLt on NVIDIA H200 with cuBLASLt 130100 abc "
+                        "before, on the CPU now") != std::string::npos);
+        CHECK(losses(output) == losses(folder.path("a")));
+        CHECK_FALSE(fs::exists(output + "/latest/state/products.json"));
+    }
+
     TEST_CASE(
         "a finished run that is made longer goes on where it stood, at the rate in the middle") {
         const TemporaryFolder folder;

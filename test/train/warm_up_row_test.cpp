@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
+#include <set>
 #include <warm_up_row.hpp>
 
 namespace dflash::train {
@@ -19,6 +20,15 @@ TEST_SUITE("train.warm_up_row") {
                 CHECK(document.num_blocks <= 50);
             }
         }
+    }
+
+    TEST_CASE("tokens are spread over the vocabulary, and inside it") {
+        const data::PackedRow row =
+            make_warm_up_row({.block_size = 8, .max_anchors = 50}, 1000, 120, /*vocab_size=*/300);
+        const std::set<TokenId> different(row.tokens.begin(), row.tokens.end());
+        CHECK(*different.begin() >= 0);
+        CHECK(*different.rbegin() < 300);
+        CHECK(different.size() > 200);
     }
 
     TEST_CASE("blocks have all of their slots where documents are long enough") {

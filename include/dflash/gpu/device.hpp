@@ -57,6 +57,10 @@ int cuda_device_count() noexcept;
 /// "NVIDIA H200, 139.8 GiB, PCI 0000:1b:00.0" or the CPU's name.
 std::string describe(const Device& device);
 
+/// "NVIDIA H200": the model of the GPU with that CUDA ordinal. Makes no context. Throws
+/// Error{Device}.
+std::string gpu_model(int ordinal);
+
 /// "0000:1b:00.0", by which other libraries know the GPU with that CUDA ordinal. Makes no context.
 /// Throws Error{Device}.
 std::string pci_bus_id(int ordinal);

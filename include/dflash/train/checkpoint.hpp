@@ -4,6 +4,7 @@
 #pragma once
 
 #include <dflash/model/config.hpp>
+#include <dflash/train/product_record.hpp>
 #include <dflash/train/progress.hpp>
 
 #include <ATen/ATen.h>
@@ -33,6 +34,7 @@ struct Checkpoint {
     Identity identity;
     model::DraftConfig config;
     OptimizerState optimizer;
+    ProductRecord products{};  ///< empty: no GPU, or written before there was such a record
 };
 
 /// What a save took.

@@ -73,6 +73,11 @@ class DrafterRank {
     /// ranks do it at the same time.
     void warm_up(const data::PackedRow& row, FeatureSlot& slot);
 
+    /// Forward and backward of that row with random weights and features, like those of training:
+    /// what is timed in it is timed with numbers that cost the chip as much power. Weights and
+    /// gradient sums are undefined afterwards. A rank alone may do it; waits for the device.
+    void rehearse(const data::PackedRow& row, FeatureSlot& slot);
+
     int rank() const { return rank_; }
 
     /// Meets the other drafters; all do it at the same time, once.

@@ -5,10 +5,13 @@
 
 #include <dflash/gpu/worker.hpp>
 #include <dflash/kernels/compile_barrier.hpp>
+#include <dflash/kernels/tuned_gemm.hpp>
 #include <dflash/model/drafter.hpp>
 #include <dflash/model/kernel_attention.hpp>
 #include <dflash/train/prepared_run.hpp>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,11 +45,18 @@ class KernelStart : NonCopyable {
     void prepare(const std::vector<std::unique_ptr<gpu::Worker>>& workers);
 
     /// How a drafter computes on that device: by kernels on a GPU, by Torch operations on the CPU.
-    model::DrafterPaths make_drafter_paths(const model::DraftConfig& config,
-                                           const gpu::Device& device) const;
+    /// Without `gemm` LibTorch makes its products.
+    model::DrafterPaths make_drafter_paths(
+        const model::DraftConfig& config,
+        const gpu::Device& device,
+        std::shared_ptr<kernels::TunedGemm> gemm = nullptr) const;
 
     /// The same for a target.
     std::shared_ptr<tensor::RowOps> make_row_ops(const gpu::Device& device) const;
+
+    /// Adds something that must not happen after the start. Called before seal(); `read` is called
+    /// from the thread that asks.
+    void watch(std::string name, std::function<std::int64_t()> read);
 
     /// Ends the start: after it kernels, modules and device memory are there to stay, and what
     /// changes is counted.

@@ -47,6 +47,7 @@ struct TrainSettings {
     std::optional<double> loss_decay_gamma;
     std::optional<double> dpace_alpha;
     std::int64_t recompute_layers = 0;
+    std::string products = "guessed";  ///< or "timed", "torch"
 
     /// Whether weights follow the drafter's own probabilities.
     bool uses_dpace() const { return loss_weights.starts_with("dpace"); }

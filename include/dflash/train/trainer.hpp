@@ -40,6 +40,7 @@ struct TrainerParts {
     Activity& loop;  ///< what the loop's thread does, for reports
     RunLength length;
     Identity identity;
+    ProductRecord products;  ///< goes into every checkpoint
     const Settings& settings;
     bool data_goes_on = false;  ///< rows that end before the run's length are not the last ones
     std::function<void(const data::PackedRow&)> on_row{};  ///< sees every row that is taken

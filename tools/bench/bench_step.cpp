@@ -4,7 +4,7 @@
 //
 //     bench_step [--device cuda:0|cpu:1] [--model qwen3-8b|27b|smollm2|tiny] [--config FILE]
 //                [--full-attention] [--runs N] [--peak TFLOPS] [--table] [--no-optimizer]
-//                [--products torch|guessed|tuned] [--dpace] [--recompute LAYERS]
+//                [--products torch|guessed|timed] [--dpace] [--recompute LAYERS]
 //                [--json FILE] [TOKENS,DOCUMENTS,ANCHORS ...]
 //
 // Anchors are counted over all documents of a row. "Forward + backward" is one row, with its
@@ -12,9 +12,9 @@
 // runs after three that do not count, by CUDA events on a GPU, by the clock on the CPU. Memory is
 // the largest sum of LibTorch's blocks in use: weights, gradients, embedding, head, features,
 // activations, and with the optimizer its state. --table says where the time of one more row went,
-// as CUPTI records it (which slows the row a little), GPUs only. Products are made by LibTorch as
-// in training, by cuBLASLt's guess, or by the algorithm that is the fastest of those timed at
-// first. --json adds a line of JSON for every row to FILE, for tools/plot_step.
+// as CUPTI records it (which slows the row a little), GPUs only. --products is train.products;
+// timed products are timed in the first row, which does not count, and what that took is said.
+// --json adds a line of JSON for every row to FILE, for tools/plot_step.
 //
 // Buffers grow with the rows and are kept, so the memory of a row means something only if none
 // before it was larger.
@@ -33,6 +33,7 @@
 #include <dflash/tensor/kernel_row_ops.hpp>
 #include <dflash/train/optimizer.hpp>
 #include <dflash/train/run_kernels.hpp>
+#include <dflash/train/settings.hpp>
 #include <dflash/train/torch_worker.hpp>
 
 #include <algorithm>
@@ -57,7 +58,7 @@ namespace {
 constexpr const char* kUsage =
     "bench_step [--device cuda:0|cpu:1] [--model NAME] [--config FILE] [--full-attention] "
     "[--runs N] [--peak TFLOPS] [--table] [--no-optimizer] "
-    "[--products torch|guessed|tuned] [--dpace] [--recompute LAYERS] [--json FILE] "
+    "[--products torch|guessed|timed] [--dpace] [--recompute LAYERS] [--json FILE] "
     "[TOKENS,DOCUMENTS,ANCHORS ...]";
 constexpr int kWarmUp = 3;
 constexpr double kGiB = 1 << 30;
@@ -71,7 +72,7 @@ struct Options {
     double peak_tflops = 790;  // cuBLAS on an H200, bf16, random data
     bool table = false;
     bool optimizer = true;
-    std::string products = "torch";
+    std::string products = train::TrainSettings{}.products;
     bool dpace = false;
     std::int64_t recompute_layers = 0;
     std::string json;
@@ -135,8 +136,8 @@ Options parse(int argc, char** argv) {
         } else if (argument == "--products") {
             options.products = value();
             if (options.products != "torch" && options.products != "guessed" &&
-                options.products != "tuned") {
-                refuse(options.products, "torch, guessed or tuned");
+                options.products != "timed") {
+                refuse(options.products, "torch, guessed or timed");
             }
         } else if (argument == "--dpace") {
             options.dpace = true;
@@ -261,11 +262,10 @@ class Bench {
             };
         }
         if (device_.is_cuda() && options.products != "torch") {
-            const auto choices = std::make_shared<kernels::GemmChoices>("this one", "any");
-            if (options.products == "guessed") {
-                choices->seal();
+            if (options.products == "timed") {
+                choices_ = std::make_shared<kernels::GemmChoices>("this one", "any");
             }
-            gemm_ = std::make_shared<kernels::TunedGemm>(choices);
+            gemm_ = std::make_shared<kernels::TunedGemm>(choices_);
         }
         at::manual_seed(1);
         const at::TensorOptions weights = tensor_options();
@@ -332,6 +332,26 @@ class Bench {
             print_table("forward + backward", task);
         }
         drafter_->weights().gradient_flat().zero_();
+    }
+
+    /// On the standard error: the table ends with its last row.
+    void print_products() const {
+        if (choices_ != nullptr) {
+            std::int64_t faster = 0;
+            std::int64_t untimed = 0;
+            for (const auto& [key, choice] : choices_->used()) {
+                faster += choice.algorithm ? 1 : 0;
+                untimed += choice.ms == 0 ? 1 : 0;
+            }
+            fmt::print(
+                stderr,
+                "products: {} classes timed in {:.1f} s, {} of them faster than the guess, {} "
+                "not timed\n",
+                choices_->num_timed(),
+                gemm_->timing_s(),
+                faster,
+                untimed);
+        }
     }
 
     void optimizer_step() {
@@ -458,7 +478,8 @@ class Bench {
     kernels::KernelBuilder builder_;
     std::unique_ptr<kernels::KernelDriver> driver_;
     kernels::CompileBarrier barrier_;
-    kernels::FindKernel find_kernel_;  // empty on the CPU
+    kernels::FindKernel find_kernel_;                // empty on the CPU
+    std::shared_ptr<kernels::GemmChoices> choices_;  // of timed products
     std::shared_ptr<kernels::TunedGemm> gemm_;
     std::unique_ptr<model::Drafter> drafter_;
     double resident_gib_ = 0;  // weights, gradients, embedding, head
@@ -475,6 +496,7 @@ void run(int argc, char** argv) {
         bench.forward_backward(size);
         std::fflush(stdout);
     }
+    bench.print_products();
     if (options.optimizer) {
         bench.optimizer_step();
     }

@@ -36,6 +36,12 @@ std::vector<GemmShape> classes_below(const GemmShape& shape) {
     return shapes;
 }
 
+/// Also of algorithms that a file holds.
+bool fits(const GemmAlgorithm& algorithm) {
+    return algorithm.workspace_bytes >= 0 &&
+           algorithm.workspace_bytes <= TunedGemm::kWorkspaceBytes;
+}
+
 double work_of(const GemmShape& shape) {
     return static_cast<double>(shape.m) * static_cast<double>(shape.n) *
            static_cast<double>(shape.k);
@@ -115,7 +121,8 @@ GemmAlgorithm TunedGemm::look_up(const GemmShape& shape, const GemmMatrices& mat
     const std::optional<GemmChoice> chosen =
         choices_ == nullptr ? std::optional(GemmChoice{}) : choices_->find(shape);
     if (!chosen || (chosen->algorithm &&
-                    !gemm_.serves(*chosen->algorithm, shape, matrices, kWorkspaceBytes))) {
+                    !(fits(*chosen->algorithm) &&
+                      gemm_.serves(*chosen->algorithm, shape, matrices, kWorkspaceBytes)))) {
         num_unforeseen_ += 1;
     } else if (chosen->algorithm) {
         return known_.emplace(key, *chosen->algorithm).first->second;

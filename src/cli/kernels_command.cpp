@@ -62,7 +62,8 @@ Needs needs_of(const train::Settings& settings) {
     const train::DraftChoice draft =
         train::choose_drafter(settings.draft, init, target, location, tokenizer, *chat.format);
     return {fmt::format("{} and {}", location.name, draft.origin),
-            [drafter = train::kernel_shape(draft.config),
+            [drafter = train::kernel_shape(draft.config,
+                                           model::head_precision(settings.draft.head_precision)),
              shape = train::kernel_shape(target)](const kernels::Architecture& architecture) {
                 return kernels::merge_kernels({kernels::drafter_kernels(drafter, architecture),
                                                kernels::target_kernels(shape)});

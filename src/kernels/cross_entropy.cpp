@@ -15,16 +15,20 @@ constexpr int kVectorBytes = 16;
 constexpr int kKept = 5;
 constexpr int kUnroll = 1;
 
-int size_of(Element element) {
-    return element == Element::Float32 ? 4 : 2;
-}
-
 }  // namespace
 
-KernelSpec cross_entropy_kernel(Element logits) {
+KernelSpec cross_entropy_kernel(Element logits, Element gradient) {
+    const bool is_e5m2 = gradient == Element::Float8E5M2;
+    DFLASH_CHECK(gradient == Element::BFloat16 || (is_e5m2 && logits == Element::Float32),
+                 "gradients in {} of logits in {}",
+                 name_of(gradient),
+                 name_of(logits));
     return {.source = "cross_entropy.cu",
             .entry = "cross_entropy",
-            .constants = {{"LOGITS_FLOAT", is_float(logits)}, {"UNROLL", kUnroll}, {"KEPT", kKept}},
+            .constants = {{"LOGITS_FLOAT", is_float(logits)},
+                          {"UNROLL", kUnroll},
+                          {"KEPT", kKept},
+                          {"GRADIENT_E5M2", is_e5m2 ? 1 : 0}},
             .threads = kThreads,
             .dynamic_shared_bytes = kKept * kUnroll * kThreads * kVectorBytes,
             .min_blocks_per_sm = 1};
@@ -45,9 +49,14 @@ void cross_entropy(const LoadedKernel& kernel,
     check_rows(tensors.logits_CV, logits, vocabulary, "logits");
     const RowTensor& gradient = tensors.gradient_CV;
     if (gradient.data != nullptr) {
-        check_rows(gradient, Element::BFloat16, vocabulary, "gradient of the logits");
+        const bool is_e5m2 = constant_of(kernel.spec(), "GRADIENT_E5M2") != 0;
+        const Element element = is_e5m2 ? Element::Float8E5M2 : Element::BFloat16;
+        check_rows(gradient, element, vocabulary, "gradient of the logits");
+        DFLASH_CHECK(!is_e5m2 || tensors.gradient_scale_C != nullptr,
+                     "a gradient in e5m2 without its scales");
         DFLASH_CHECK(gradient.data != tensors.logits_CV.data ||
-                         gradient.row_stride * 2 == tensors.logits_CV.row_stride * size_of(logits),
+                         gradient.row_stride * size_of(element) ==
+                             tensors.logits_CV.row_stride * size_of(logits),
                      "gradient rows {} elements apart in the place of logits {} apart",
                      gradient.row_stride,
                      tensors.logits_CV.row_stride);
@@ -64,6 +73,7 @@ void cross_entropy(const LoadedKernel& kernel,
                               .cross_entropy_C = tensors.cross_entropy_C,
                               .argmax_C = reinterpret_cast<long long*>(tensors.argmax_C),
                               .gradient_CV = gradient.data,
+                              .gradient_scale_C = tensors.gradient_scale_C,
                               .logits_stride = tensors.logits_CV.row_stride,
                               .gradient_stride = gradient.row_stride,
                               .vocabulary = narrow<int>(vocabulary)},

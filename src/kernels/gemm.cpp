@@ -6,18 +6,35 @@
 
 #include <dflash/core/check.hpp>
 #include <dflash/core/error.hpp>
+#include <dflash/gpu/check.hpp>
 #include <dflash/kernels/gemm.hpp>
 
 #include <algorithm>
 #include <cstring>
 #include <cublasLt.h>
 #include <fmt/format.h>
+#include <utility>
 
 namespace dflash::kernels {
 namespace {
 
+// The first version with a scale for each row (release notes of CUDA 12.9).
+constexpr std::size_t kFirstWithRowScales = 120900;
+
+constexpr std::int64_t kFloat8Multiple = 16;  // elements of 16 bytes
+
 cudaDataType_t type_of(Element element) {
-    return element == Element::Float32 ? CUDA_R_32F : CUDA_R_16BF;
+    switch (element) {
+        case Element::BFloat16:
+            return CUDA_R_16BF;
+        case Element::Float32:
+            return CUDA_R_32F;
+        case Element::Float8E4M3:
+            return CUDA_R_8F_E4M3;
+        case Element::Float8E5M2:
+            return CUDA_R_8F_E5M2;
+    }
+    return CUDA_R_16BF;
 }
 
 static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(GemmAlgorithm::code));
@@ -61,6 +78,8 @@ class Gemm::Library {
     }
 
     std::string version() const { return fmt::format("{} {}", get_version(), file_.build()); }
+
+    bool has_row_scales() const { return get_version() >= kFirstWithRowScales; }
 
     void check(cublasStatus_t status, const char* call) const {
         if (status != CUBLAS_STATUS_SUCCESS) {
@@ -119,25 +138,41 @@ struct Gemm::Problem {
         layout(second, matrices.a, s.a_transposed ? s.k : s.m, s.a_transposed ? s.m : s.k);
         layout(result, matrices.d, s.m, s.n);
         layout(added, s.add ? matrices.c : matrices.d, s.m, s.n);
+        if (is_float8(s.a)) {
+            constexpr std::int32_t kRows = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+            set(library, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kRows);
+            set(library, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kRows);
+            set(library, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, matrices.b_scale);
+            set(library, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, matrices.a_scale);
+            const std::int8_t fast = s.fast_sums ? 1 : 0;
+            set(library, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
+        }
     }
 
   private:
     void transpose(const Library& library, cublasLtMatmulDescAttributes_t which, bool yes) {
         const cublasOperation_t value = yes ? CUBLAS_OP_T : CUBLAS_OP_N;
+        set(library, which, value);
+    }
+
+    template <typename Value>
+    void set(const Library& library, cublasLtMatmulDescAttributes_t which, const Value& value) {
         library.check(library.desc_set(&operation, which, &value, sizeof(value)),
                       "cublasLtMatmulDescSetAttribute");
     }
 };
 
 std::string GemmShape::id() const {
-    return fmt::format("{}x{}x{} {}{} {}{}",
+    return fmt::format("{}x{}x{} {}{} {}{}{}{}",
                        m,
                        n,
                        k,
                        a_transposed ? 't' : 'n',
                        b_transposed ? 't' : 'n',
-                       result == Element::Float32 ? "fp32" : "bf16",
-                       add ? " add" : "");
+                       name_of(result),
+                       add ? " add" : "",
+                       is_float8(a) ? fmt::format(" of {} {}", name_of(a), name_of(b)) : "",
+                       fast_sums ? " fast" : "");
 }
 
 Gemm::Gemm() : library_(Library::get()) {
@@ -152,6 +187,48 @@ Gemm::~Gemm() {
 
 std::string Gemm::version() const {
     return library_->version();
+}
+
+void Gemm::require_float8(const GemmShape& shape,
+                          const GemmMatrices& matrices,
+                          std::int64_t workspace_bytes,
+                          const std::string& setting) const {
+    int ordinal = 0;
+    int major = 0;
+    int minor = 0;
+    gpu::check(cudaGetDevice(&ordinal));
+    gpu::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal));
+    gpu::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal));
+    const auto refuse = [&](std::string what, std::string hint) {
+        throw Error(ErrorKind::Config,
+                    {.what = fmt::format("{}: {}", setting, what),
+                     .where = fmt::format("cuda:{} (compute capability {}.{}), cuBLASLt {}",
+                                          ordinal,
+                                          major,
+                                          minor,
+                                          version()),
+                     .cause = {},
+                     .hint = std::move(hint)});
+    };
+    if (shape.n % kFloat8Multiple != 0 || shape.k % kFloat8Multiple != 0) {
+        refuse(fmt::format("a product with a matrix of {} x {} in fp8, expected multiples of {}",
+                           shape.n,
+                           shape.k,
+                           kFloat8Multiple),
+               "Use draft.head_precision = \"bf16\" for this model");
+    }
+    if (!library_->has_row_scales()) {
+        refuse(
+            "this cuBLASLt has no fp8 products with a scale for each row, expected 12.9 or newer",
+            "Run tools/setup, which installs LibTorch with a newer one");
+    }
+    if (candidates(shape, matrices, /*most=*/1, workspace_bytes).empty()) {
+        refuse(fmt::format("cuBLASLt has no fp8 product with a scale for each row on this GPU "
+                           "(asked for {})",
+                           shape.id()),
+               "GPUs of compute capability 9.0 have them (H100, H200); use "
+               "draft.head_precision = \"bf16\" on others");
+    }
 }
 
 std::vector<GemmAlgorithm> Gemm::candidates(const GemmShape& shape,
@@ -234,8 +311,16 @@ void Gemm::multiply(const GemmAlgorithm& algorithm,
     }
     const std::int64_t a_columns = shape.a_transposed ? shape.m : shape.k;
     const std::int64_t b_columns = shape.b_transposed ? shape.k : shape.n;
-    check_rows(matrices.a, Element::BFloat16, a_columns, "first operand of a product");
-    check_rows(matrices.b, Element::BFloat16, b_columns, "second operand of a product");
+    check_rows(matrices.a, shape.a, a_columns, "first operand of a product");
+    check_rows(matrices.b, shape.b, b_columns, "second operand of a product");
+    DFLASH_CHECK(is_float8(shape.a) == is_float8(shape.b), "a product {}", shape.id());
+    if (is_float8(shape.a)) {
+        DFLASH_CHECK(!shape.a_transposed && shape.b_transposed && !shape.add,
+                     "an fp8 product {}",
+                     shape.id());
+        check_aligned(matrices.a_scale, "scales of a product's first operand");
+        check_aligned(matrices.b_scale, "scales of a product's second operand");
+    }
     check_rows(matrices.d, shape.result, shape.n, "result of a product");
     if (shape.add) {
         check_rows(matrices.c, shape.result, shape.n, "matrix that a product is added to");

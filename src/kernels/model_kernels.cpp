@@ -8,6 +8,7 @@
 #include <dflash/kernels/cross_entropy.hpp>
 #include <dflash/kernels/head_norm.hpp>
 #include <dflash/kernels/model_kernels.hpp>
+#include <dflash/kernels/quantize_rows.hpp>
 #include <dflash/kernels/rms_norm.hpp>
 #include <dflash/kernels/swiglu.hpp>
 
@@ -40,6 +41,25 @@ void check_sizes(const std::string& of,
     if (intermediate_size < 8 || intermediate_size % 8 != 0) {
         refuse(of + "intermediate_size", intermediate_size, "a multiple of 8");
     }
+}
+
+std::vector<KernelSpec> float8_kernels(const DrafterKernelShape& shape,
+                                       const Architecture& architecture) {
+    if (!has_float8(architecture)) {
+        throw Error(ErrorKind::Config,
+                    {.what = fmt::format("draft.head_precision: got a head in fp8, which {} does "
+                                         "not have, expected bf16",
+                                         architecture.name()),
+                     .where = "the kernels for GPUs",
+                     .cause = {},
+                     .hint = "GPUs have fp8 from compute capability 8.9 on; use "
+                             "draft.head_precision = \"bf16\" on others"});
+    }
+    std::vector<KernelSpec> kernels{quantize_rows_kernel()};
+    if (shape.float8_gradient) {
+        kernels.push_back(cross_entropy_kernel(Element::Float32, Element::Float8E5M2));
+    }
+    return kernels;
 }
 
 }  // namespace
@@ -82,6 +102,9 @@ std::vector<KernelSpec> drafter_kernels(const DrafterKernelShape& shape,
     lists.push_back({swiglu_forward_kernel(),
                      swiglu_backward_kernel(),
                      cross_entropy_kernel(Element::Float32)});
+    if (shape.float8_logits || shape.float8_gradient) {
+        lists.push_back(float8_kernels(shape, architecture));
+    }
     lists.push_back(adamw_kernels());
     return merge_kernels(lists);
 }
@@ -151,7 +174,10 @@ std::vector<ShippedDrafter> shipped_drafters() {
 std::vector<KernelSpec> shipped_kernels(const Architecture& architecture) {
     std::vector<std::vector<KernelSpec>> lists;
     for (const ShippedDrafter& shipped : shipped_drafters()) {
-        lists.push_back(drafter_kernels(shipped.drafter, architecture));
+        DrafterKernelShape drafter = shipped.drafter;
+        drafter.float8_logits = has_float8(architecture);
+        drafter.float8_gradient = drafter.float8_logits;
+        lists.push_back(drafter_kernels(drafter, architecture));
         lists.push_back(target_kernels(shipped.target));
     }
     return merge_kernels(lists);

@@ -33,10 +33,6 @@ constexpr std::int64_t kMaxStages = 4;
 constexpr int kForwardRowsOfOneWarp = 4;
 constexpr int kBackwardRowsOfOneWarp = 8;
 
-std::int64_t size_of(Element element) {
-    return element == Element::Float32 ? 4 : 2;
-}
-
 std::int64_t vectors_of_lane(std::int64_t hidden, int vector, int warps) {
     const int lanes = warps * kWarpSize;
     return (hidden / vector + lanes - 1) / lanes;

@@ -39,12 +39,12 @@ void check_rows(const RowTensor& tensor,
                 std::int64_t columns,
                 std::string_view name) {
     DFLASH_CHECK(tensor.element == element,
-                 "{} is {}, the kernel expects the other type",
+                 "{} is {}, {} expected",
                  name,
-                 tensor.element == Element::Float32 ? "fp32" : "bf16");
-    const std::int64_t vector = element == Element::Float32 ? 4 : 8;
+                 name_of(tensor.element),
+                 name_of(element));
     DFLASH_CHECK(tensor.data != nullptr && address(tensor.data) % 16 == 0 &&
-                     tensor.row_stride >= columns && tensor.row_stride % vector == 0,
+                     tensor.row_stride >= columns && tensor.row_stride * size_of(element) % 16 == 0,
                  "{} lies at {} with {} elements between rows of {}; multiples of 16 bytes and no "
                  "overlap expected",
                  name,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "buffer_set.hpp"
+#include "float8_head.hpp"
 #include "head_loss.hpp"
 #include "layer.hpp"
 #include "layer_input.hpp"
@@ -42,6 +43,9 @@ struct HeadInput {
         : inverse_rms_R1(buffers.take("inverse_rms_head", {s.R, 1}, s.sum)),
           z_RH(buffers.take("z", {s.R, s.H}, s.compute)) {}
 };
+
+constexpr Bytes kFloat8Workspace = Bytes{32} << 20;  // of cuBLASLt
+constexpr Bytes kFloat8Piece = Bytes{16} << 20;      // of a weight in fp32, or of what it makes
 
 /// Everything that a row of that size takes, in the names of a forward and backward.
 void take_all(BufferSet& buffers,
@@ -179,11 +183,11 @@ class RowPass {
     }
 
     /// Loss of the head's rows; with `dz_RH` also its gradient there.
-    HeadLoss loss(const HeadInput& head,
-                  const at::Tensor& head_VH,
+    HeadLoss loss(const HeadInput& input,
+                  const Head& head,
                   const LossWeights& weights,
                   const at::Tensor* dz_RH) {
-        return head_loss(s, head.z_RH, head_VH, in, weights, scratch_.logits_CV, ops_, dz_RH);
+        return head_loss(s, input.z_RH, head, in, weights, scratch_.logits_CV, ops_, dz_RH);
     }
 
     /// From the gradient of the head's input rows in running.dh_end to the gradients of all
@@ -300,6 +304,22 @@ class RowPass {
     tensor::RotaryTable context_rotary_;
 };
 
+/// What the head's products in 8 bits take for a chunk of rows beside the chunk of logits.
+Bytes float8_scratch(const Shapes& s,
+                     std::int64_t chunk,
+                     at::Device device,
+                     HeadPrecision precision) {
+    if (precision == HeadPrecision::Compute) {
+        return 0;
+    }
+    const Bytes rows = chunk * (s.H + 4 + 4);  // in e4m3, scales of them and of the gradient
+    if (device.is_cuda()) {
+        return rows + kFloat8Workspace;
+    }
+    // Torch's path has the gradient in e5m2, and operands of products as what they stand for.
+    return rows + chunk * s.V * (1 + 4) + 3 * kFloat8Piece;
+}
+
 RowSums no_sums(const DraftConfig& config, at::Device device) {
     const at::TensorOptions options = at::TensorOptions(device);
     return {at::zeros({}, options.dtype(at::kDouble)),
@@ -339,17 +359,26 @@ Drafter::Drafter(DraftConfig config,
                  DrafterPaths paths,
                  DraftWeights::Use use,
                  LossWeights loss_weights,
-                 std::int64_t recompute_layers)
+                 std::int64_t recompute_layers,
+                 HeadPrecision head_precision)
     : config_(std::move(config)),
       ends_(std::move(ends)),
       weights_(config_, device, compute_dtype, use),
       loss_weights_(loss_weights),
       recompute_layers_(recompute_layers),
+      head_precision_(head_precision),
       buffers_(std::make_unique<Buffers>(config_, weights_, device, std::move(paths))) {
     tensor::expect_shape(ends_.embed_VH, {config_.vocab_size, config_.hidden_size}, "embedding");
     tensor::expect_shape(ends_.head_VH, {config_.vocab_size, config_.hidden_size}, "head");
     tensor::expect_dtype(ends_.embed_VH, compute_dtype, "embedding");
     tensor::expect_dtype(ends_.head_VH, compute_dtype, "head");
+    const bool has_words = ends_.float8.words_VH.defined();
+    const bool has_columns = ends_.float8.columns_HV.defined();
+    if (has_words != (head_precision != HeadPrecision::Compute) ||
+        has_columns != (head_precision == HeadPrecision::Float8)) {
+        const c10::NoGradGuard no_grad;
+        ends_.float8 = make_float8_head(ends_.head_VH, head_precision, *buffers_->paths.row_ops);
+    }
 }
 
 Drafter::~Drafter() = default;
@@ -375,7 +404,8 @@ RowSums Drafter::forward_backward(const data::PackedRow& row,
     pass.forward(b.weights);
     const HeadInput head = pass.head_input();
     RunningGradients running(b.set, pass.s);
-    const HeadLoss loss = pass.loss(head, ends_.head_VH, loss_weights_, &running.dh_end_RH);
+    const HeadLoss loss = pass.loss(
+        head, {ends_.head_VH, head_precision_, ends_.float8}, loss_weights_, &running.dh_end_RH);
     if (trace != nullptr) {
         trace->hidden_grad_MH.index_copy_(0, pass.in.head_row_R, running.dh_end_RH);
         trace->cross_entropy_R = loss.cross_entropy_R;
@@ -399,7 +429,7 @@ RowSums Drafter::evaluate(const data::PackedRow& row,
     Pass pass(*this, row, features_KTH, RowScratch::Use::Forward, RowPass::Ends::Head);
     pass.forward(b.weights);
     const HeadLoss loss =
-        pass.loss(pass.head_input(), ends_.head_VH, LossWeights{}, /*dz_RH=*/nullptr);
+        pass.loss(pass.head_input(), {ends_.head_VH}, LossWeights{}, /*dz_RH=*/nullptr);
     if (argmax_R != nullptr) {
         *argmax_R = loss.argmax_R;
     }
@@ -418,7 +448,8 @@ Drafter::MemoryNeed Drafter::memory_need(const DraftConfig& config,
                                          std::int64_t tokens,
                                          std::int64_t blocks,
                                          Bytes element_size,
-                                         std::int64_t recompute_layers) {
+                                         std::int64_t recompute_layers,
+                                         HeadPrecision head_precision) {
     const at::ScalarType compute = element_size == 8   ? at::kDouble
                                    : element_size == 4 ? at::kFloat
                                                        : at::kBFloat16;
@@ -443,7 +474,8 @@ Drafter::MemoryNeed Drafter::memory_need(const DraftConfig& config,
     MemoryNeed need;
     need.weights = num_parameters(config) * (element_size + sum_size);
     need.activations = buffers.bytes() + attention.scratch_bytes(s.Q, s.d, s.B, s.N, element_size) +
-                       4 * row_piece + heads + swiglu + inputs;
+                       4 * row_piece + heads + swiglu + inputs +
+                       float8_scratch(s, head_chunk_rows(s, device), device, head_precision);
     need.largest_piece =
         std::max({buffers.largest(), attention.largest_tile(s.Q, s.B) * sum_size, row_piece});
     return need;

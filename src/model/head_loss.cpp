@@ -19,7 +19,7 @@ std::int64_t head_chunk_rows(const Shapes& s, at::Device device) {
 
 HeadLoss head_loss(const Shapes& s,
                    const at::Tensor& z_RH,
-                   const at::Tensor& head_VH,
+                   const Head& head,
                    const RowInputs& in,
                    const LossWeights& weights,
                    const at::Tensor& logits_CV,
@@ -31,17 +31,23 @@ HeadLoss head_loss(const Shapes& s,
     result.correct_B = at::zeros({s.B}, on_device.dtype(at::kLong));
     result.argmax_R = at::empty({s.R}, on_device.dtype(at::kLong));
     result.cross_entropy_R = at::empty({s.R}, on_device.dtype(s.sum));
+    const bool float8_gradient = head.precision == HeadPrecision::Float8;
     const std::int64_t chunk = logits_CV.size(0);
     for (std::int64_t begin = 0; begin < s.R; begin += chunk) {
         const std::int64_t C = std::min(chunk, s.R - begin);
         const at::Tensor chunk_CV = logits_CV.narrow(0, 0, C);
-        ops.linear(chunk_CV, z_RH.narrow(0, begin, C), head_VH);
+        const at::Tensor z_CH = z_RH.narrow(0, begin, C);
+        if (head.precision == HeadPrecision::Compute) {
+            ops.linear(chunk_CV, z_CH, head.head_VH);
+        } else {
+            ops.float8_linear(chunk_CV, z_CH, head.float8.words_VH);
+        }
         const tensor::LogitsGradient gradient =
             ops.cross_entropy(result.cross_entropy_R.narrow(0, begin, C),
                               result.argmax_R.narrow(0, begin, C),
                               chunk_CV,
                               in.label_R.narrow(0, begin, C),
-                              s.compute,
+                              float8_gradient ? at::kFloat8_e5m2 : s.compute,
                               dz_RH != nullptr);
         if (dz_RH == nullptr) {
             continue;
@@ -49,7 +55,12 @@ HeadLoss head_loss(const Shapes& s,
         // dz = weight (P - onehot(label)) W: the factors of a row are applied to the product,
         // before which they would be rounded with it.
         const at::Tensor dz_CH = dz_RH->narrow(0, begin, C);
-        ops.linear_backward_input(dz_CH, /*add=*/false, gradient.gradient_CV, head_VH);
+        if (float8_gradient) {
+            ops.float8_product(
+                dz_CH, {gradient.gradient_CV, gradient.scale_C}, head.float8.columns_HV);
+            continue;
+        }
+        ops.linear_backward_input(dz_CH, /*add=*/false, gradient.gradient_CV, head.head_VH);
         if (gradient.divisor_C1.defined()) {
             dz_CH.div_(gradient.divisor_C1);
         }

@@ -6,6 +6,7 @@
 #include "row_inputs.hpp"
 #include "shapes.hpp"
 
+#include <dflash/model/head_precision.hpp>
 #include <dflash/model/loss_weights.hpp>
 #include <dflash/tensor/row_ops.hpp>
 
@@ -25,6 +26,13 @@ inline constexpr std::int64_t kHeadChunkRowsCuda = 1024;
 /// Head rows of a chunk, at most: no more than there are.
 std::int64_t head_chunk_rows(const Shapes& s, at::Device device);
 
+/// The frozen head, and how to multiply by it.
+struct Head {
+    at::Tensor head_VH;
+    HeadPrecision precision = HeadPrecision::Compute;
+    Float8Head float8{};
+};
+
 struct HeadLoss {
     at::Tensor loss;             // fp64 scalar: sum of weight x cross-entropy
     at::Tensor weight_R;         // fp32, fp64 for fp64
@@ -37,7 +45,7 @@ struct HeadLoss {
 /// loss with respect to z. Works on chunks of as many rows as `logits_CV` has.
 HeadLoss head_loss(const Shapes& s,
                    const at::Tensor& z_RH,
-                   const at::Tensor& head_VH,
+                   const Head& head,
                    const RowInputs& in,
                    const LossWeights& weights,
                    const at::Tensor& logits_CV,

@@ -2,7 +2,9 @@
 #include <dflash/core/check.hpp>
 #include <dflash/gpu/device.hpp>
 #include <dflash/kernels/cross_entropy.hpp>
+#include <dflash/kernels/gemm.hpp>
 #include <dflash/kernels/head_norm.hpp>
+#include <dflash/kernels/quantize_rows.hpp>
 #include <dflash/kernels/rms_norm.hpp>
 #include <dflash/kernels/swiglu.hpp>
 #include <dflash/tensor/bridge.hpp>
@@ -15,11 +17,17 @@ namespace dflash::tensor {
 namespace {
 
 kernels::Element element(const at::Tensor& x) {
-    if (x.scalar_type() == at::kFloat) {
-        return kernels::Element::Float32;
+    switch (x.scalar_type()) {
+        case at::kFloat:
+            return kernels::Element::Float32;
+        case at::kFloat8_e4m3fn:
+            return kernels::Element::Float8E4M3;
+        case at::kFloat8_e5m2:
+            return kernels::Element::Float8E5M2;
+        default:
+            expect_dtype(x, at::kBFloat16, "rows of the kernels");
+            return kernels::Element::BFloat16;
     }
-    expect_dtype(x, at::kBFloat16, "rows of the kernels");
-    return kernels::Element::BFloat16;
 }
 
 /// Rows of columns, or of heads that follow each other.
@@ -66,9 +74,13 @@ KernelRowOps::KernelRowOps(at::Device device,
       gemm_(std::move(gemm)),
       num_multiprocessors_(gpu::num_multiprocessors(device.index())) {
     if (gemm_ != nullptr) {
-        workspace_ = at::empty({kernels::TunedGemm::kWorkspaceBytes},
-                               at::TensorOptions(device_).dtype(at::kByte));
+        take_workspace();
     }
+}
+
+void KernelRowOps::take_workspace() {
+    workspace_ = at::empty({kernels::TunedGemm::kWorkspaceBytes},
+                           at::TensorOptions(device_).dtype(at::kByte));
 }
 
 void KernelRowOps::linear(const at::Tensor& y_RO,
@@ -270,25 +282,104 @@ LogitsGradient KernelRowOps::cross_entropy(const at::Tensor& cross_entropy_C,
     expect_dtype(logits_CV, at::kFloat, "logits of the kernel");
     expect_dtype(label_C, at::kLong, "labels of the kernel");
     expect_dtype(argmax_C, at::kLong, "argmax of the kernel");
-    DFLASH_CHECK(
-        compute_dtype == at::kBFloat16 && label_C.is_contiguous() && argmax_C.is_contiguous(),
-        "the kernel makes bf16 gradients for labels without gaps");
+    const bool is_float8 = with_gradient && compute_dtype == at::kFloat8_e5m2;
+    DFLASH_CHECK((is_float8 || compute_dtype == at::kBFloat16) && label_C.is_contiguous() &&
+                     argmax_C.is_contiguous(),
+                 "the kernel makes gradients in bf16 or e5m2 for labels without gaps");
     LogitsGradient result;
     if (with_gradient) {
-        // The first half of every row's memory.
-        result.gradient_CV = logits_CV.view(at::kBFloat16).narrow(1, 0, logits_CV.size(1));
+        // The first half or quarter of every row's memory.
+        result.gradient_CV = logits_CV.view(compute_dtype).narrow(1, 0, logits_CV.size(1));
+    }
+    if (is_float8) {
+        if (!gradient_scales_.defined() || gradient_scales_.numel() < logits_CV.size(0)) {
+            gradient_scales_ = at::empty({logits_CV.size(0)}, logits_CV.options());
+        }
+        result.scale_C = gradient_scales_.narrow(0, 0, logits_CV.size(0));
     }
     kernels::cross_entropy(
-        kernel(kernels::cross_entropy_kernel(kernels::Element::Float32)),
+        kernel(kernels::cross_entropy_kernel(
+            kernels::Element::Float32,
+            is_float8 ? kernels::Element::Float8E5M2 : kernels::Element::BFloat16)),
         {.logits_CV = rows(logits_CV),
          .label_C = label_C.data_ptr<std::int64_t>(),
          .cross_entropy_C = writable_floats(cross_entropy_C),
          .argmax_C = argmax_C.data_ptr<std::int64_t>(),
-         .gradient_CV = with_gradient ? rows(result.gradient_CV) : kernels::RowTensor{}},
+         .gradient_CV = with_gradient ? rows(result.gradient_CV) : kernels::RowTensor{},
+         .gradient_scale_C = is_float8 ? writable_floats(result.scale_C) : nullptr},
         logits_CV.size(0),
         logits_CV.size(1),
         stream());
     return result;
+}
+
+void KernelRowOps::require_float8(const Float8Rows& weight_OI,
+                                  at::ScalarType dtype,
+                                  const std::string& setting) {
+    const std::int64_t outputs = weight_OI.values_RC.size(0);
+    const std::int64_t inner = weight_OI.values_RC.size(1);
+    // Stand-ins of full tiles: neither is touched.
+    constexpr std::int64_t kRows = 256;
+    const kernels::RowTensor weight = rows(weight_OI.values_RC);
+    const kernels::GemmShape shape{.m = kRows,
+                                   .n = outputs,
+                                   .k = inner,
+                                   .b_transposed = true,
+                                   .result = kernels::Element::Float32,
+                                   .a = dtype == at::kFloat8_e5m2 ? kernels::Element::Float8E5M2
+                                                                  : kernels::Element::Float8E4M3,
+                                   .b = weight.element};
+    const float* const scales = floats(weight_OI.scale_R);
+    const kernels::GemmMatrices matrices{.a = {weight.data, inner, shape.a},
+                                         .b = weight,
+                                         .d = {weight.data, outputs, kernels::Element::Float32},
+                                         .a_scale = scales,
+                                         .b_scale = scales};
+    kernels::Gemm().require_float8(shape, matrices, kernels::TunedGemm::kWorkspaceBytes, setting);
+}
+
+void KernelRowOps::quantize_rows(const Float8Rows& y_RC, const at::Tensor& x_RC) {
+    expect_shape(y_RC.values_RC, {x_RC.size(0), x_RC.size(1)}, "rows of 8 bits");
+    kernels::quantize_rows(kernel(kernels::quantize_rows_kernel()),
+                           rows(y_RC.values_RC),
+                           writable_floats(y_RC.scale_R),
+                           rows(x_RC),
+                           x_RC.size(0),
+                           x_RC.size(1),
+                           stream());
+}
+
+void KernelRowOps::float8_product(const at::Tensor& y_RO,
+                                  const Float8Rows& x_RI,
+                                  const Float8Rows& weight_OI) {
+    if (float8_gemm_ == nullptr) {
+        float8_gemm_ = gemm_;
+        if (float8_gemm_ == nullptr) {
+            const auto guesses = std::make_shared<kernels::GemmChoices>("guessed", "any");
+            guesses->seal();
+            float8_gemm_ = std::make_shared<kernels::TunedGemm>(guesses);
+            take_workspace();
+        }
+    }
+    const kernels::RowTensor x = rows(x_RI.values_RC);
+    const kernels::RowTensor weight = rows(weight_OI.values_RC);
+    const kernels::GemmShape shape{.m = x_RI.values_RC.size(0),
+                                   .n = weight_OI.values_RC.size(0),
+                                   .k = weight_OI.values_RC.size(1),
+                                   .b_transposed = true,
+                                   .result = element(y_RO),
+                                   .a = x.element,
+                                   .b = weight.element};
+    expect_shape(y_RO, {shape.m, shape.n}, "result of a product in fp8");
+    expect_shape(x_RI.values_RC, {shape.m, shape.k}, "rows of a product in fp8");
+    float8_gemm_->multiply(shape,
+                           {.a = x,
+                            .b = weight,
+                            .d = rows(y_RO),
+                            .a_scale = floats(x_RI.scale_R),
+                            .b_scale = floats(weight_OI.scale_R)},
+                           workspace_.data_ptr(),
+                           stream());
 }
 
 kernels::LoadedKernel KernelRowOps::kernel(const kernels::KernelSpec& spec) {

@@ -40,6 +40,20 @@ void RowOps::linear_backward_weight(const at::Tensor& dweight_OI,
     linear_backward_weight_add(dweight_OI, dy_RO, x_RI);
 }
 
+void RowOps::float8_linear(const at::Tensor& y_RO,
+                           const at::Tensor& x_RI,
+                           const Float8Rows& weight_OI) {
+    const std::int64_t rows = x_RI.size(0);
+    if (!rounded_.defined() || rounded_.values_RC.size(0) < rows ||
+        rounded_.values_RC.size(1) != x_RI.size(1)) {
+        rounded_ = {};  // give the old memory back before asking for more
+        rounded_ = empty_float8_rows(rows, x_RI.size(1), x_RI.device());
+    }
+    const Float8Rows x = rounded_.narrow(0, rows);
+    quantize_rows(x, x_RI);
+    float8_product(y_RO, x, weight_OI);
+}
+
 void TorchRowOps::rms_norm(const at::Tensor& y_RH,
                            const at::Tensor& x_RH,
                            const at::Tensor& weight_H,
@@ -119,11 +133,30 @@ LogitsGradient TorchRowOps::cross_entropy(const at::Tensor& cross_entropy_C,
         return {};
     }
     if (compute_dtype == logits_CV.scalar_type()) {
-        return {logits_CV, std::move(total_C1)};
+        return {.gradient_CV = logits_CV, .divisor_C1 = std::move(total_C1)};
     }
     at::Tensor gradient_CV = scratch(gradient_, logits_CV, compute_dtype);
+    if (compute_dtype == at::kFloat8_e5m2) {
+        at::Tensor scale_C = at::empty({logits_CV.size(0)}, logits_CV.options().dtype(at::kFloat));
+        float8_gradient_out({gradient_CV, scale_C}, logits_CV, label_C, total_C1);
+        return {.gradient_CV = std::move(gradient_CV), .scale_C = std::move(scale_C)};
+    }
     gradient_CV.copy_(logits_CV);
-    return {std::move(gradient_CV), std::move(total_C1)};
+    return {.gradient_CV = std::move(gradient_CV), .divisor_C1 = std::move(total_C1)};
+}
+
+void TorchRowOps::require_float8(const Float8Rows& /*weight_OI*/,
+                                 at::ScalarType /*dtype*/,
+                                 const std::string& /*setting*/) {}
+
+void TorchRowOps::quantize_rows(const Float8Rows& y_RC, const at::Tensor& x_RC) {
+    quantize_rows_out(y_RC, x_RC);
+}
+
+void TorchRowOps::float8_product(const at::Tensor& y_RO,
+                                 const Float8Rows& x_RI,
+                                 const Float8Rows& weight_OI) {
+    float8_product_out(y_RO, x_RI, weight_OI);
 }
 
 at::Tensor TorchRowOps::scratch(at::Tensor& memory, const at::Tensor& like, at::ScalarType dtype) {

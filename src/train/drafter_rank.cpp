@@ -39,7 +39,8 @@ void DrafterRank::build(const model::DraftConfig& config,
                         const AdamWOptions& options,
                         const model::LossWeights& loss_weights,
                         model::DrafterPaths paths,
-                        std::int64_t recompute_layers) {
+                        std::int64_t recompute_layers,
+                        model::HeadPrecision head_precision) {
     const at::Device device = tensor::torch_device(worker_.device());
     const kernels::FindKernel find_kernel = paths.find_kernel;
     drafter_ = std::make_unique<model::Drafter>(config,
@@ -49,7 +50,8 @@ void DrafterRank::build(const model::DraftConfig& config,
                                                 std::move(paths),
                                                 model::DraftWeights::Use::Training,
                                                 loss_weights,
-                                                recompute_layers);
+                                                recompute_layers,
+                                                head_precision);
     probe_weight_ = drafter_->weights().index("hidden_norm.weight");
     optimizer_ = std::make_unique<AdamW>(drafter_->weights(), options, find_kernel);
 }

@@ -76,7 +76,7 @@ KernelStart::KernelStart(const PreparedRun& run,
                          const CacheSettings& settings,
                          FirstError& first_error)
     : KernelStart(run.devices, participants(run), settings, first_error) {
-    require_drafter(run.draft.config);
+    require_drafter(run.draft.config, run.head_precision);
     require_target(run.target);
 }
 
@@ -94,14 +94,16 @@ KernelStart::KernelStart(const std::vector<gpu::Device>& devices,
                          const CacheSettings& settings,
                          FirstError& first_error)
     : KernelStart(devices, target, settings, first_error) {
-    require_drafter(draft);
+    require_drafter(draft, model::HeadPrecision::Compute);
 }
 
-void KernelStart::require_drafter(const model::DraftConfig& draft) {
-    barrier_.require("drafter",
-                     [shape = kernel_shape(draft)](const kernels::Architecture& architecture) {
-                         return kernels::drafter_kernels(shape, architecture);
-                     });
+void KernelStart::require_drafter(const model::DraftConfig& draft,
+                                  model::HeadPrecision head_precision) {
+    barrier_.require(
+        "drafter",
+        [shape = kernel_shape(draft, head_precision)](const kernels::Architecture& architecture) {
+            return kernels::drafter_kernels(shape, architecture);
+        });
 }
 
 void KernelStart::require_target(const target::TargetConfig& target) {

@@ -173,9 +173,15 @@ DevicePlan plan_device(const PlanInput& in, const RunPlan& plan, const gpu::Devi
         }
     }
     if (result.has_drafter) {
+        const model::HeadPrecision precision =
+            model::head_precision(in.settings.draft.head_precision);
         const auto need_with = [&](std::int64_t recompute_layers) {
-            return model::Drafter::memory_need(
-                in.draft, plan.max_row_tokens, plan.max_row_blocks, element, recompute_layers);
+            return model::Drafter::memory_need(in.draft,
+                                               plan.max_row_tokens,
+                                               plan.max_row_blocks,
+                                               element,
+                                               recompute_layers,
+                                               precision);
         };
         const auto need = need_with(plan.recompute_layers);
         result.recompute_saves = need_with(0).activations - need.activations;
@@ -185,7 +191,9 @@ DevicePlan plan_device(const PlanInput& in, const RunPlan& plan, const gpu::Devi
         const Bytes optimizer = parameters * (element == 4 ? 8 : 12);
         const Bytes ends =
             (in.target.tied ? 1 : 2) * in.target.vocab_size * in.target.hidden_size * element;
-        result.draft_state = need.weights + optimizer + ends;
+        result.float8_head =
+            model::float8_head_bytes(in.target.vocab_size, in.target.hidden_size, precision);
+        result.draft_state = need.weights + optimizer + ends + result.float8_head;
         result.activations += need.activations;
         if (device.is_cuda() && in.settings.train.products != "torch") {
             result.activations += kernels::TunedGemm::kWorkspaceBytes;
@@ -497,6 +505,14 @@ std::vector<std::string> RunPlan::to_lines() const {
                         recompute_layers == 1 ? "" : "s",
                         format_bytes(saves),
                         100 * recompute_share));
+    }
+    Bytes float8_head = 0;
+    for (const DevicePlan& d : devices) {
+        float8_head = std::max(float8_head, d.float8_head);
+    }
+    if (float8_head > 0) {
+        lines.push_back(fmt::format("head      also in fp8: {} more on a drafter's device",
+                                    format_bytes(float8_head)));
     }
     lines.push_back(fmt::format(
         "time      {}{} (a first guess; the run prints what it measures)",

@@ -335,6 +335,7 @@ PreparedRun prepare_run(const Settings& settings,
                                           : settings.train.loss_decay_gamma.value_or(
                                                 data::default_gamma(run.draft.config.block_size));
     run.loss_weights = loss_weights_of(settings.train);
+    run.head_precision = model::head_precision(settings.draft.head_precision);
 
     const data::DataReport expected =
         run.answers ? run.answers->expected(run.training->report()) : run.training->report();

@@ -252,26 +252,29 @@ void Session::build_drafters() {
     group_ = comm::make_process_group(drafter_devices, first_error_, kCollectiveTimeout);
     whereabouts_.set_collectives(group_->board());
     // Logical devices on one physical device share the frozen embedding and head.
-    std::map<std::string, target::Ends> ends_by_device;
+    std::map<std::string, model::FrozenEnds> ends_by_device;
     for (int rank = 0; rank < num_ranks; ++rank) {
         gpu::Worker& worker = worker_at(run_.plan.roles.drafters[static_cast<std::size_t>(rank)]);
         ranks_.push_back(std::make_unique<DrafterRank>(worker, rank, *group_));
         DrafterRank& drafter = *ranks_.back();
         worker.call({"build the drafter"}, [&] {
             const at::Device device = tensor::torch_device(worker.device());
-            target::Ends& ends = ends_by_device[device.str()];
+            model::FrozenEnds& ends = ends_by_device[device.str()];
             if (!ends.embed_VH.defined()) {
-                ends =
+                const target::Ends loaded =
                     target::load_ends(run_.location.folder,
                                       {.device = device, .dtype = compute_dtype(worker.device())});
+                ends = {loaded.embed_VH, loaded.head_VH};
             }
             drafter.build(config,
-                          {ends.embed_VH, ends.head_VH},
+                          ends,
                           options,
                           run_.loss_weights,
                           kernels_.make_drafter_paths(
                               config, worker.device(), products_.make_gemm(worker.device())),
-                          train.recompute_layers);
+                          train.recompute_layers,
+                          run_.head_precision);
+            ends = drafter.drafter().ends();
             synchronize_stream(worker.device());
         });
     }

@@ -176,6 +176,11 @@ void DraftSettings::declare(SettingList& list) {
              mask_token_id,
              "row of the embedding for slots to be filled; by rule the first free one",
              {.at_least = 0, .at_most = std::numeric_limits<TokenId>::max()});
+    list.add("draft.head_precision",
+             head_precision,
+             "products with the target's head in training: fp8-logits makes logits in 8 bits, fp8 "
+             "their gradient, too; compute capability 9.0 (docs/numerics.md)",
+             {.one_of = {"bf16", "fp8-logits", "fp8"}});
 }
 
 void DataSettings::declare(SettingList& list) {

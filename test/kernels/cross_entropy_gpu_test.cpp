@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rows/device_array.hpp"
 #include "rows/device_rows.hpp"
+#include "rows/float8.hpp"
 
 #include <dflash/core/error.hpp>
 #include <dflash/kernels/cross_entropy.hpp>
+#include <dflash/kernels/quantize_rows.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -62,6 +64,7 @@ struct Outcome {
     std::vector<float> cross_entropy;
     std::vector<std::int64_t> argmax;
     Values gradient;
+    std::vector<float> scale{};  // of a gradient in e5m2
 };
 
 /// Runs the kernel on rows with gaps.
@@ -112,6 +115,37 @@ Outcome run(const Values& logits,
         }
     } else {
         CHECK(logits_CV.fetch().size() == logits.size());
+    }
+    return outcome;
+}
+
+/// Of fp32 logits, with a gradient in e5m2 in their memory.
+Outcome run_float8(const Values& logits, const std::vector<std::int64_t>& labels, std::int64_t V) {
+    const auto C = static_cast<std::int64_t>(labels.size());
+    const std::int64_t padding = (8 - V % 8) % 8 + 8;
+    const DeviceRows logits_CV(C, V, Element::Float32, padding, logits);
+    const DeviceArray<std::int64_t> label_C(labels);
+    const DeviceArray<float> cross_entropy_C(DeviceArray<float>::poison(labels.size()));
+    const DeviceArray<std::int64_t> argmax_C(DeviceArray<std::int64_t>::poison(labels.size()));
+    const DeviceArray<float> scale_C(DeviceArray<float>::poison(labels.size()));
+    const RowTensor memory = logits_CV.tensor();
+    cross_entropy(row_kernels().get(cross_entropy_kernel(Element::Float32, Element::Float8E5M2)),
+                  {.logits_CV = memory,
+                   .label_C = label_C.get(),
+                   .cross_entropy_C = cross_entropy_C.get(),
+                   .argmax_C = argmax_C.get(),
+                   .gradient_CV = {memory.data, memory.row_stride * 4, Element::Float8E5M2},
+                   .gradient_scale_C = scale_C.get()},
+                  C,
+                  V,
+                  row_kernels().stream());
+    Outcome outcome{cross_entropy_C.fetch(), argmax_C.fetch(), {}, scale_C.fetch()};
+    const Values words = logits_CV.fetch_bits();
+    for (std::int64_t i = 0; i < C * V; ++i) {
+        const auto word =
+            static_cast<std::uint32_t>(words[static_cast<std::size_t>(i / V * V + i % V / 4)]);
+        const auto bits = static_cast<std::uint8_t>(word >> (i % V % 4 * 8));
+        outcome.gradient.push_back(test::float8_value(Element::Float8E5M2, bits));
     }
     return outcome;
 }
@@ -263,6 +297,66 @@ TEST_SUITE("kernels.cross_entropy") {
             const auto from = first.gradient.begin() + static_cast<std::ptrdiff_t>(row * kV);
             CHECK(alone.gradient == Values(from, from + kV));
         }
+    }
+
+    TEST_CASE("a gradient in 8 bits has the label exactly and the others to half a step") {
+        if (!has_float8(row_kernels().architecture())) {
+            MESSAGE("this GPU has no 8-bit numbers");
+            return;
+        }
+        for (const std::int64_t V : {4, 5, 24, 500, 1003, 16391, 49152, 151936}) {
+            for (const double spread : {0.05, 3.0, 9.0}) {
+                CAPTURE(V);
+                CAPTURE(spread);
+                constexpr std::int64_t kRows = 5;
+                const Values logits = random_rows(12, kRows * V, Element::Float32, spread);
+                const std::vector<std::int64_t> labels = random_labels(kRows, V);
+                const Reference exact(logits, labels, static_cast<std::size_t>(V));
+                const Outcome got = run_float8(logits, labels, V);
+                check({got.cross_entropy, got.argmax, {}}, exact);
+                std::size_t wrong = 0;
+                for (std::size_t i = 0; i < got.gradient.size(); ++i) {
+                    const std::size_t row = i / static_cast<std::size_t>(V);
+                    const double scale = got.scale[row];
+                    const bool is_label = static_cast<std::int64_t>(i) % V == labels[row];
+                    const double expected = exact.gradient[i] / scale;
+                    // Half a step: an eighth of a number, or half of the smallest one. Beside it
+                    // what the exponential is off by.
+                    const double bound =
+                        std::max(std::abs(expected) / 8, 0x1p-17) + 2e-5 * std::abs(expected);
+                    wrong += std::abs(got.gradient[i] - expected) <= bound ? 0U : 1U;
+                    wrong += is_label && got.gradient[i] != -32768 ? 1U : 0U;
+                }
+                CHECK(wrong == 0);
+                for (std::size_t row = 0; row < labels.size(); ++row) {
+                    const double label = exact.gradient[row * static_cast<std::size_t>(V) +
+                                                        static_cast<std::size_t>(labels[row])];
+                    CHECK(double{got.scale[row]} == doctest::Approx(-label / 32768).epsilon(2e-5));
+                }
+                const Outcome again = run_float8(logits, labels, V);
+                CHECK(again.gradient == got.gradient);
+                CHECK(again.scale == got.scale);
+            }
+        }
+    }
+
+    TEST_CASE("in 8 bits a label without others is zeros, and what is not finite shows") {
+        if (!has_float8(row_kernels().architecture())) {
+            MESSAGE("this GPU has no 8-bit numbers");
+            return;
+        }
+        constexpr std::size_t kV = 5000;
+        Values logits = random_rows(13, 3 * kV, Element::Float32, 1);
+        logits[11] = 500;
+        logits[kV + 100] = kInfinity;
+        logits[2 * kV + 4999] = std::numeric_limits<double>::quiet_NaN();
+        const Outcome got = run_float8(logits, {11, 3, 3}, kV);
+        CHECK(got.cross_entropy[0] == 0);
+        CHECK(std::all_of(
+            got.gradient.begin(), got.gradient.begin() + kV, [](double x) { return x == 0; }));
+        CHECK(got.scale[0] == 0);
+        CHECK_FALSE(std::isfinite(got.scale[1]));
+        CHECK_FALSE(std::isfinite(got.scale[2]));
     }
 
     TEST_CASE("no rows: nothing happens; a gradient that lies across the logits is refused") {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dflash/core/error.hpp>
+#include <dflash/kernels/cross_entropy.hpp>
 #include <dflash/kernels/model_kernels.hpp>
+#include <dflash/kernels/quantize_rows.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <doctest/doctest.h>
 #include <string>
@@ -59,8 +62,38 @@ TEST_SUITE("kernels.model_kernels") {
         CHECK(refusal(drafter) ==
               "draft.num_heads: got 32, expected 1 to 8 times draft.num_kv_heads, which is 2");
         drafter = shipped.drafter;
+        drafter.float8_logits = true;
+        for (const char* const name : {"sm_80", "sm_86"}) {
+            CHECK_THROWS_WITH_AS(drafter_kernels(drafter, Architecture::parse(name)),
+                                 doctest::Contains("draft.head_precision: got a head in fp8"),
+                                 Error);
+        }
+        drafter = shipped.drafter;
         drafter.block_size = 33;
         CHECK(refusal(drafter) == "draft.block_size: got 33, expected 2 to 32");
+    }
+
+    TEST_CASE("model kernels: those of a head in fp8 are there where the architecture has it") {
+        const auto has = [](const std::vector<KernelSpec>& kernels, const KernelSpec& kernel) {
+            return std::find(kernels.begin(), kernels.end(), kernel) != kernels.end();
+        };
+        const KernelSpec gradient = cross_entropy_kernel(Element::Float32, Element::Float8E5M2);
+        for (const Architecture& architecture : standard_architectures()) {
+            CAPTURE(architecture.name());
+            const std::vector<KernelSpec> shipped = shipped_kernels(architecture);
+            const bool expected = architecture.number() >= 89;
+            CHECK(has(shipped, quantize_rows_kernel()) == expected);
+            CHECK(has(shipped, gradient) == expected);
+            CHECK(has(shipped, cross_entropy_kernel(Element::Float32)));
+        }
+        DrafterKernelShape drafter = shipped_drafters().front().drafter;
+        const Architecture hopper = Architecture::parse("sm_90a");
+        CHECK_FALSE(has(drafter_kernels(drafter, hopper), quantize_rows_kernel()));
+        drafter.float8_logits = true;
+        CHECK(has(drafter_kernels(drafter, hopper), quantize_rows_kernel()));
+        CHECK_FALSE(has(drafter_kernels(drafter, hopper), gradient));
+        drafter.float8_gradient = true;
+        CHECK(has(drafter_kernels(drafter, hopper), gradient));
     }
 }
 

@@ -184,6 +184,39 @@ TEST_SUITE("model.memory") {
         }
     }
 
+    TEST_CASE("a head in 8 bits stays under memory_need, too") {
+        const DraftConfig config = sized_config({LayerType::Full}, 30000);
+        std::vector<std::int32_t> anchors;
+        for (std::int32_t n = 0; n < 100; ++n) {
+            anchors.push_back(10 + 4 * n);
+        }
+        const data::PackedRow row = make_row(config, {450}, {anchors});
+        const at::Tensor features = at::randn({3, 450, config.hidden_size});
+        const auto exact = make_drafter(config, at::kFloat);
+        for (const HeadPrecision precision : {HeadPrecision::Float8Logits, HeadPrecision::Float8}) {
+            Drafter drafter(config,
+                            exact->ends(),
+                            at::kCPU,
+                            at::kFloat,
+                            make_torch_paths(at::kCPU),
+                            DraftWeights::Use::Training,
+                            LossWeights{},
+                            /*recompute_layers=*/0,
+                            precision);
+            drafter.weights().compute_flat().copy_(exact->weights().compute_flat());
+            const Drafter::MemoryNeed need = Drafter::memory_need(
+                config, row.num_tokens(), row.blocks.num_blocks(), 4, 0, precision);
+            Watch watch;
+            drafter.forward_backward(row, features);
+            CHECK(watch.peak() <= need.activations);
+            CHECK(watch.largest() <= need.largest_piece);
+            CHECK(need.activations < 2 * watch.peak());
+            watch.restart();
+            drafter.forward_backward(row, features);
+            CHECK(watch.kept() == 0);
+        }
+    }
+
     TEST_CASE("evaluation needs no activations per layer") {
         const DraftConfig deep = sized_config(std::vector(8, LayerType::Full), 60);
         const data::PackedRow row = make_row(deep, {400}, {{20, 100, 200, 300, 390}});

@@ -184,6 +184,32 @@ TEST_SUITE("train.plan") {
                              Error);
     }
 
+    TEST_CASE("a head in 8 bits is planned on drafters' devices, and said") {
+        Settings settings;
+        settings.run.split = "1+1";
+        const RunPlan in_bf16 = plan_for(settings, 2, 140 * kGiB);
+        CHECK(in_bf16.devices[1].float8_head == 0);
+        settings.draft.head_precision = "fp8-logits";
+        const RunPlan logits = plan_for(settings, 2, 140 * kGiB);
+        const Bytes words = 151936LL * (4096 + 4);
+        CHECK(logits.devices[1].float8_head == words);
+        settings.draft.head_precision = "fp8";
+        const RunPlan both = plan_for(settings, 2, 140 * kGiB);
+        CHECK(both.devices[1].float8_head == words + 4096LL * (151936 + 4));
+        CHECK(both.devices[1].draft_state ==
+              in_bf16.devices[1].draft_state + both.devices[1].float8_head);
+        CHECK(both.devices[1].activations > in_bf16.devices[1].activations);
+        CHECK(both.devices[0].needed() == in_bf16.devices[0].needed());
+        const auto says_so = [](const RunPlan& plan) {
+            const std::vector<std::string> lines = plan.to_lines();
+            return std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
+                return line.starts_with("head      also in fp8: 1.16 GiB more");
+            });
+        };
+        CHECK(says_so(both));
+        CHECK_FALSE(says_so(in_bf16));
+    }
+
     TEST_CASE("real decoding is planned where a target is, and left out where it has no room") {
         Settings settings;
         settings.run.split = "1+1";

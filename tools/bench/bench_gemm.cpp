@@ -5,7 +5,8 @@
 //     bench_gemm [--model NAME] [--runs N] [--candidates N] [TOKENS,DOCUMENTS,ANCHORS]
 //
 // Times are medians by CUDA events of products one after another on random data. "First" is what
-// cuBLASLt thinks the fastest, "best" what is.
+// cuBLASLt thinks the fastest, "best" what is. Products in fp8 have no time of LibTorch's; without
+// an algorithm ("of" is 0) the GPU has none with a scale for each row.
 #include "step_case.hpp"
 
 #include <dflash/core/error.hpp>
@@ -70,8 +71,20 @@ std::vector<Product> products(const model::DraftConfig& config, const data::Pack
     const auto weight = [](std::int64_t m, std::int64_t n, std::int64_t k) {
         return GemmShape{m, n, k, true, false, Element::Float32, true};
     };
+    const auto float8 = [](std::int64_t m, std::int64_t n, std::int64_t k, Element a, bool fast) {
+        return GemmShape{.m = m,
+                         .n = n,
+                         .k = k,
+                         .b_transposed = true,
+                         .result = Element::Float32,
+                         .a = a,
+                         .b = Element::Float8E4M3,
+                         .fast_sums = fast};
+    };
     constexpr Element kBf16 = Element::BFloat16;
     constexpr Element kFp32 = Element::Float32;
+    constexpr Element kE4M3 = Element::Float8E4M3;
+    constexpr Element kE5M2 = Element::Float8E5M2;
     return {
         {"qkv", forward(M, q + kv, H, kBf16, false), layers},
         {"context k, v", forward(T, kv, H, kBf16, false), layers},
@@ -84,6 +97,11 @@ std::vector<Product> products(const model::DraftConfig& config, const data::Pack
         {"head, 2048 rows", forward(2 * kChunk, V, H, kFp32, false), 0},
         {"dX head", input(kChunk, H, V, kFp32, false), chunks, 2 * V},
         {"dX head, 2048 rows", input(2 * kChunk, H, V, kFp32, false), 0, 2 * V},
+        {"head, fp8", float8(kChunk, V, H, kE4M3, false), 0},
+        {"head, fp8, fast sums", float8(kChunk, V, H, kE4M3, true), 0},
+        {"head, fp8, 2048 rows", float8(2 * kChunk, V, H, kE4M3, false), 0},
+        {"dX head, fp8", float8(kChunk, H, V, kE5M2, false), 0, 4 * V},
+        {"dX head, fp8, fast sums", float8(kChunk, H, V, kE5M2, true), 0, 4 * V},
         {"dX down", input(M, I, H, kBf16, false), layers},
         {"dX gate, up", input(M, H, 2 * I, kFp32, false), layers},
         {"dX o", input(M, q, H, kBf16, false), layers},
@@ -98,10 +116,22 @@ std::vector<Product> products(const model::DraftConfig& config, const data::Pack
     };
 }
 
-kernels::RowTensor rows_of(const at::Tensor& x) {
-    return {x.data_ptr(),
-            x.stride(0),
-            x.scalar_type() == at::kFloat ? Element::Float32 : Element::BFloat16};
+at::ScalarType dtype_of(Element element) {
+    switch (element) {
+        case Element::Float32:
+            return at::kFloat;
+        case Element::Float8E4M3:
+            return at::kFloat8_e4m3fn;
+        case Element::Float8E5M2:
+            return at::kFloat8_e5m2;
+        case Element::BFloat16:
+            break;
+    }
+    return at::kBFloat16;
+}
+
+kernels::RowTensor rows_of(const at::Tensor& x, Element element) {
+    return {x.data_ptr(), x.stride(0), element};
 }
 
 class Bench {
@@ -158,23 +188,26 @@ class Bench {
     at::Tensor matrix(std::int64_t rows,
                       std::int64_t columns,
                       std::int64_t columns_in_memory,
-                      at::ScalarType dtype) const {
+                      Element element) const {
         const std::int64_t stride = columns_in_memory == 0 ? columns : columns_in_memory;
-        return at::randn({rows, stride}, at::TensorOptions(device_).dtype(dtype))
-            .mul_(0.05)
+        const bool wide = element == Element::Float32;
+        return at::randn({rows, stride},
+                         at::TensorOptions(device_).dtype(wide ? at::kFloat : at::kBFloat16))
+            .mul_(kernels::is_float8(element) ? 50 : 0.05)
+            .to(dtype_of(element))
             .narrow(1, 0, columns);
     }
 
     Times measure(const Product& product) {
         const GemmShape& s = product.shape;
-        const at::Tensor a = s.a_transposed ? matrix(s.k, s.m, 0, at::kBFloat16)
-                                            : matrix(s.m, s.k, product.a_columns, at::kBFloat16);
-        const at::Tensor b = s.b_transposed ? matrix(s.n, s.k, 0, at::kBFloat16)
-                                            : matrix(s.k, s.n, 0, at::kBFloat16);
-        const at::Tensor d = matrix(
-            s.m, s.n, product.d_columns, s.result == Element::Float32 ? at::kFloat : at::kBFloat16);
+        const at::Tensor a =
+            s.a_transposed ? matrix(s.k, s.m, 0, s.a) : matrix(s.m, s.k, product.a_columns, s.a);
+        const at::Tensor b = s.b_transposed ? matrix(s.n, s.k, 0, s.b) : matrix(s.k, s.n, 0, s.b);
+        const at::Tensor d = matrix(s.m, s.n, product.d_columns, s.result);
+        const at::Tensor scales =
+            at::ones({std::max(s.m, s.n)}, at::TensorOptions(device_).dtype(at::kFloat));
         Times times;
-        times.torch = median_ms([&] {
+        const auto by_torch = [&] {
             if (s.a_transposed) {
                 tensor::linear_backward_weight_add(d, a, b);
             } else if (s.b_transposed) {
@@ -183,8 +216,14 @@ class Bench {
                 s.add ? tensor::linear_backward_input_add(d, a, b)
                       : tensor::linear_backward_input_out(d, a, b);
             }
-        });
-        const GemmMatrices matrices{rows_of(a), rows_of(b), rows_of(d), rows_of(d)};
+        };
+        times.torch = kernels::is_float8(s.a) ? 0 : median_ms(by_torch);
+        const GemmMatrices matrices{.a = rows_of(a, s.a),
+                                    .b = rows_of(b, s.b),
+                                    .c = rows_of(d, s.result),
+                                    .d = rows_of(d, s.result),
+                                    .a_scale = scales.data_ptr<float>(),
+                                    .b_scale = scales.data_ptr<float>()};
         const std::vector<GemmAlgorithm> algorithms =
             gemm_.candidates(s, matrices, options_.candidates, kWorkspaceBytes);
         times.count = algorithms.size();

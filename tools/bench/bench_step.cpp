@@ -5,7 +5,7 @@
 //     bench_step [--device cuda:0|cpu:1] [--model qwen3-8b|27b|smollm2|tiny] [--config FILE]
 //                [--full-attention] [--runs N] [--peak TFLOPS] [--table] [--no-optimizer]
 //                [--products torch|guessed|timed] [--dpace] [--recompute LAYERS]
-//                [--json FILE] [TOKENS,DOCUMENTS,ANCHORS ...]
+//                [--head bf16|fp8-logits|fp8] [--json FILE] [TOKENS,DOCUMENTS,ANCHORS ...]
 //
 // Anchors are counted over all documents of a row. "Forward + backward" is one row, with its
 // uploads; the optimizer's step comes once in train.rows_per_step rows. Times are medians over N
@@ -13,8 +13,9 @@
 // the largest sum of LibTorch's blocks in use: weights, gradients, embedding, head, features,
 // activations, and with the optimizer its state. --table says where the time of one more row went,
 // as CUPTI records it (which slows the row a little), GPUs only. --products is train.products;
-// timed products are timed in the first row, which does not count, and what that took is said.
-// --json adds a line of JSON for every row to FILE, for tools/plot_step.
+// timed products are timed in the first row, which does not count, and what that took is said;
+// those of a head in fp8 are guessed with LibTorch's. --json adds a line of JSON for every row to
+// FILE, for tools/plot_step.
 //
 // Buffers grow with the rows and are kept, so the memory of a row means something only if none
 // before it was larger.
@@ -58,8 +59,8 @@ namespace {
 constexpr const char* kUsage =
     "bench_step [--device cuda:0|cpu:1] [--model NAME] [--config FILE] [--full-attention] "
     "[--runs N] [--peak TFLOPS] [--table] [--no-optimizer] "
-    "[--products torch|guessed|timed] [--dpace] [--recompute LAYERS] [--json FILE] "
-    "[TOKENS,DOCUMENTS,ANCHORS ...]";
+    "[--products torch|guessed|timed] [--dpace] [--recompute LAYERS] "
+    "[--head bf16|fp8-logits|fp8] [--json FILE] [TOKENS,DOCUMENTS,ANCHORS ...]";
 constexpr int kWarmUp = 3;
 constexpr double kGiB = 1 << 30;
 
@@ -75,6 +76,7 @@ struct Options {
     std::string products = train::TrainSettings{}.products;
     bool dpace = false;
     std::int64_t recompute_layers = 0;
+    std::string head = "bf16";
     std::string json;
     std::vector<RowSize> rows;
 };
@@ -143,6 +145,11 @@ Options parse(int argc, char** argv) {
             options.dpace = true;
         } else if (argument == "--recompute") {
             options.recompute_layers = number(value());
+        } else if (argument == "--head") {
+            options.head = value();
+            if (options.head != "bf16" && options.head != "fp8-logits" && options.head != "fp8") {
+                refuse(options.head, "bf16, fp8-logits or fp8");
+            }
         } else if (argument == "--json") {
             options.json = value();
         } else if (argument.starts_with("-")) {
@@ -247,13 +254,14 @@ class Bench {
           device_(device),
           on_(tensor::torch_device(device)),
           config_(config_of(options)),
+          head_(model::head_precision(options.head)),
           clock_(device),
           builder_(kernels::SourceSet::embedded(),
                    kernels::cache_options_in(kernels::default_cache_root())),
           driver_(device.is_cuda() ? kernels::make_cuda_driver() : nullptr),
           barrier_({{device, /*drafts=*/true}}, builder_, driver_.get(), first_error_) {
         barrier_.require("drafter", [this](const kernels::Architecture& architecture) {
-            return kernels::drafter_kernels(train::kernel_shape(config_), architecture);
+            return kernels::drafter_kernels(train::kernel_shape(config_, head_), architecture);
         });
         barrier_.arrive(device_);
         if (device_.is_cuda()) {
@@ -280,7 +288,8 @@ class Bench {
             model::DraftWeights::Use::Training,
             model::LossWeights{.kind = options.dpace ? model::SlotWeighting::Dpace
                                                      : model::SlotWeighting::Packed},
-            options.recompute_layers);
+            options.recompute_layers,
+            head_);
         for (std::size_t i = 0; i < drafter_->weights().specs().size(); ++i) {
             const at::Tensor weight = drafter_->weights().weight(static_cast<std::int64_t>(i));
             if (weight.dim() == 1) {
@@ -294,7 +303,7 @@ class Bench {
 
     void print_head() const {
         fmt::print(
-            "{}, {}: {} parameters\n\n"
+            "{}, {}: {} parameters, head in {}\n\n"
             "| tokens | documents | anchors | head rows | TFLOP | ms | context tokens/s | TFLOP/s "
             "| "
             "% of {:.0f} | GiB |\n"
@@ -302,6 +311,7 @@ class Bench {
             options_.config.empty() ? options_.model : options_.config,
             gpu::describe(device_),
             model::num_parameters(config_),
+            options_.head,
             options_.peak_tflops);
     }
 
@@ -420,6 +430,7 @@ class Bench {
                  io::Json::string(options_.config.empty() ? options_.model : options_.config));
         line.set("device", io::Json::string(gpu::describe(device_)));
         line.set("loss_weights", io::Json::string(options_.dpace ? "dpace" : "decay"));
+        line.set("head", io::Json::string(options_.head));
         line.set("tokens", io::Json::integer(row.num_tokens()));
         line.set("documents", io::Json::integer(size.documents));
         line.set("anchors", io::Json::integer(row.blocks.num_blocks()));
@@ -473,6 +484,7 @@ class Bench {
     gpu::Device device_;
     at::Device on_;
     model::DraftConfig config_;
+    model::HeadPrecision head_;
     Clock clock_;
     FirstError first_error_;
     kernels::KernelBuilder builder_;

@@ -17,8 +17,9 @@
 
 namespace dflash::kernels {
 
-/// Serves all sizes of vocabularies.
-KernelSpec cross_entropy_kernel(Element logits);
+/// Serves all sizes of vocabularies. A gradient in e5m2 is for fp32 logits, and for architectures
+/// that have it (has_float8).
+KernelSpec cross_entropy_kernel(Element logits, Element gradient = Element::BFloat16);
 
 struct CrossEntropyTensors {
     RowTensor logits_CV;
@@ -26,9 +27,14 @@ struct CrossEntropyTensors {
     float* cross_entropy_C = nullptr;
     std::int64_t* argmax_C = nullptr;  ///< the smallest index of the largest logit
 
-    /// bf16, if not null: P - onehot(label). May begin where the logits begin, with rows as many
-    /// bytes apart; the logits are gone then.
+    /// If not null: P - onehot(label). May begin where the logits begin, with rows as many bytes
+    /// apart; the logits are gone then.
     RowTensor gradient_CV{};
+
+    /// With a gradient in e5m2, what its rows are to be multiplied by: (1 - P(label)) / 2^15, so
+    /// that the label's entry is -2^15, exactly. Where the sum of e^(x - max) over the other words
+    /// is below 2^-100 the gradient is zeros.
+    float* gradient_scale_C = nullptr;
 };
 
 /// Logits that are not finite give a loss and a gradient that are not, unless they are -infinity.

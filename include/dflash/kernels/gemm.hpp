@@ -4,6 +4,11 @@
 // D = op(A) op(B), or C + op(A) op(B); all matrices row by row, rows any number of elements apart
 // that is a multiple of 16 bytes. Operands are bf16, sums fp32, the result bf16 or fp32. No
 // algorithm uses atomics: the same algorithm gives the same bits every time.
+//
+// Operands may be of 8 bits as well, not both e5m2: D[i, j] = a_scale[i] b_scale[j] (A B^T)[i, j]
+// with A [m, k] and B [n, k], k and n multiples of 16, and no C. Scales for rows of both ("outer
+// vectors") are there from cuBLASLt 12.9 on, and with 13.1 on compute capability 9.0 only:
+// require_float8() asks.
 #pragma once
 
 #include <dflash/core/scope.hpp>
@@ -27,10 +32,16 @@ struct GemmShape {
     bool b_transposed = false;  ///< B lies as [n, k], else as [k, n]
     Element result = Element::BFloat16;
     bool add = false;  ///< there is a C, in the type of D
+    Element a = Element::BFloat16;
+    Element b = Element::BFloat16;
+
+    /// Of 8-bit operands: products are summed in the tensor cores' own precision, about 14 bits on
+    /// Hopper, instead of going over into fp32 sums now and then. For short k only.
+    bool fast_sums = false;
 
     bool operator==(const GemmShape&) const = default;
 
-    /// "8192x24576x4096 nt bf16", "... fp32 add".
+    /// "8192x24576x4096 nt bf16", "... fp32 add", "... nt fp32 of e5m2 e4m3", "... fast".
     std::string id() const;
 };
 
@@ -39,6 +50,8 @@ struct GemmMatrices {
     RowTensor b;
     RowTensor c{};  ///< may be D itself
     RowTensor d;
+    const float* a_scale = nullptr;  ///< [m], of 8-bit operands; at a multiple of 16 bytes
+    const float* b_scale = nullptr;  ///< [n]
 };
 
 /// One of cuBLASLt's algorithms with all of its parameters: opaque, and good for the version of the
@@ -60,6 +73,13 @@ class Gemm : NonCopyable {
 
     /// Version and build of the library: what algorithms belong to.
     std::string version() const;
+
+    /// Throws Error{Config}, naming `setting` and the reason, unless this library has a product of
+    /// 8-bit rows of that shape on this GPU. The matrices are not touched.
+    void require_float8(const GemmShape& shape,
+                        const GemmMatrices& matrices,
+                        std::int64_t workspace_bytes,
+                        const std::string& setting) const;
 
     /// Algorithms for that product, the one that is thought the fastest first, at most `most`.
     /// Empty where cuBLASLt has none.

@@ -30,6 +30,8 @@ struct DrafterKernelShape {
     std::int64_t head_dim = 0;
     std::int64_t block_size = 0;
     std::vector<LayerKind> layers;  ///< the kinds of all layers; repetitions do no harm
+    bool float8_logits = false;     ///< the head's product is made in fp8 ...
+    bool float8_gradient = false;   ///< ... and so is that of its gradient
 };
 
 /// Sizes of a target that the kernels of its forward depend on.
@@ -47,7 +49,8 @@ struct TargetKernelShape {
 void check_shape(const DrafterKernelShape& shape);
 void check_shape(const TargetKernelShape& shape);
 
-/// Kernels of a drafter's forward and backward. Throws as check_shape().
+/// Kernels of a drafter's forward and backward. Throws as check_shape(), and for a head in fp8 on
+/// an architecture that has none (has_float8).
 std::vector<KernelSpec> drafter_kernels(const DrafterKernelShape& shape,
                                         const Architecture& architecture);
 
@@ -65,7 +68,7 @@ struct ShippedDrafter {
 /// Qwen3.6-27B DFlash checkpoints), that of the demo, and one with heads of 256.
 std::vector<ShippedDrafter> shipped_drafters();
 
-/// The union of their kernels.
+/// The union of their kernels, with those for a head in fp8 where the architecture has it.
 std::vector<KernelSpec> shipped_kernels(const Architecture& architecture);
 
 }  // namespace dflash::kernels

@@ -10,6 +10,7 @@
 #include <dflash/kernels/launch.hpp>
 #include <dflash/model/attention.hpp>
 #include <dflash/model/config.hpp>
+#include <dflash/model/head_precision.hpp>
 #include <dflash/model/loss_weights.hpp>
 #include <dflash/tensor/row_ops.hpp>
 
@@ -26,6 +27,7 @@ namespace dflash::model {
 struct FrozenEnds {
     at::Tensor embed_VH;
     at::Tensor head_VH;
+    Float8Head float8{};  ///< made by the first drafter that needs it
 };
 
 /// How the parts that are no products are computed: by Torch operations, or by kernels.
@@ -107,7 +109,8 @@ class Drafter {
   public:
     /// `paths` must serve the device and the dtype. For inference there are no gradients, and
     /// forward_backward() is an internal error. The first `recompute_layers` layers do not keep the
-    /// inside of their MLP for the backward, which makes it again: the same bits.
+    /// inside of their MLP for the backward, which makes it again: the same bits. Throws
+    /// Error{Config} for a head in 8 bits where the device has no products for it.
     Drafter(DraftConfig config,
             FrozenEnds ends,
             at::Device device,
@@ -115,10 +118,14 @@ class Drafter {
             DrafterPaths paths,
             DraftWeights::Use use = DraftWeights::Use::Training,
             LossWeights loss_weights = {},
-            std::int64_t recompute_layers = 0);
+            std::int64_t recompute_layers = 0,
+            HeadPrecision head_precision = HeadPrecision::Compute);
     ~Drafter();
 
     const DraftConfig& config() const { return config_; }
+
+    /// For another drafter on the same device.
+    const FrozenEnds& ends() const { return ends_; }
 
     const LossWeights& loss_weights() const { return loss_weights_; }
 
@@ -151,7 +158,8 @@ class Drafter {
                                   std::int64_t tokens,
                                   std::int64_t blocks,
                                   Bytes element_size,
-                                  std::int64_t recompute_layers = 0);
+                                  std::int64_t recompute_layers = 0,
+                                  HeadPrecision head_precision = HeadPrecision::Compute);
 
   private:
     struct Buffers;
@@ -161,6 +169,7 @@ class Drafter {
     DraftWeights weights_;
     LossWeights loss_weights_;
     std::int64_t recompute_layers_;
+    HeadPrecision head_precision_;
     std::unique_ptr<Buffers> buffers_;
 };
 

@@ -12,8 +12,11 @@ namespace dflash::tensor {
 struct LogitsGradient {
     at::Tensor gradient_CV;
 
+    /// Of e5m2 (float8.hpp): the rows are to be multiplied by it.
+    at::Tensor scale_C{};
+
     /// If defined, the rows are still to be divided by it: after the product, which is linear.
-    at::Tensor divisor_C1;
+    at::Tensor divisor_C1{};
 };
 
 /// By Torch operations, on any device: leaves -log P(label) and the smallest index of the largest

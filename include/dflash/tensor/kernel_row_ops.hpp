@@ -79,6 +79,15 @@ class KernelRowOps final : public RowOps {
                                  at::ScalarType compute_dtype,
                                  bool with_gradient) override;
 
+    // By `gemm`, or by the first algorithm that cuBLASLt proposes without it.
+    void require_float8(const Float8Rows& weight_OI,
+                        at::ScalarType dtype,
+                        const std::string& setting) override;
+    void quantize_rows(const Float8Rows& y_RC, const at::Tensor& x_RC) override;
+    void float8_product(const at::Tensor& y_RO,
+                        const Float8Rows& x_RI,
+                        const Float8Rows& weight_OI) override;
+
   private:
     void product(const at::Tensor& d,
                  const at::Tensor* c,
@@ -87,16 +96,19 @@ class KernelRowOps final : public RowOps {
                  const at::Tensor& b,
                  bool b_transposed);
     kernels::LoadedKernel kernel(const kernels::KernelSpec& spec);
+    void take_workspace();
     kernels::WeightPartials partials(const kernels::KernelSpec& backward, std::int64_t size);
     gpu::StreamView stream() const;
 
     at::Device device_;
     kernels::FindKernel find_kernel_;
     std::shared_ptr<kernels::TunedGemm> gemm_;
-    at::Tensor workspace_;  // of gemm_
+    std::shared_ptr<kernels::TunedGemm> float8_gemm_;  // gemm_ if there is one
+    at::Tensor workspace_;                             // of gemm_ and float8_gemm_
     int num_multiprocessors_;
     std::vector<std::pair<kernels::KernelSpec, kernels::LoadedKernel>> kernels_;
-    at::Tensor partials_;  // fp32
+    at::Tensor partials_;         // fp32
+    at::Tensor gradient_scales_;  // fp32, of logits in e5m2
 };
 
 }  // namespace dflash::tensor

@@ -10,9 +10,11 @@
 
 #include <dflash/core/scope.hpp>
 #include <dflash/tensor/cross_entropy.hpp>
+#include <dflash/tensor/float8.hpp>
 #include <dflash/tensor/rotary.hpp>
 
 #include <ATen/ATen.h>
+#include <string>
 
 namespace dflash::tensor {
 
@@ -101,13 +103,36 @@ class RowOps : NonCopyable {
 
     /// Leaves -log P(label) and the smallest index of the largest logit of every row (int64), and
     /// uses the logits (fp32, fp64 for fp64; rows a multiple of 16 bytes apart) up. With
-    /// `with_gradient` what is returned holds until the next call, perhaps in their memory.
+    /// `with_gradient` what is returned holds until the next call, perhaps in their memory. With
+    /// e5m2 as compute dtype the gradient has a scale for each row.
     virtual LogitsGradient cross_entropy(const at::Tensor& cross_entropy_C,
                                          const at::Tensor& argmax_C,
                                          const at::Tensor& logits_CV,
                                          const at::Tensor& label_C,
                                          at::ScalarType compute_dtype,
                                          bool with_gradient) = 0;
+
+    // Products in 8 bits, see float8.hpp.
+
+    /// Throws Error{Config}, naming `setting`, unless there are products of rows of `dtype` with
+    /// that weight, with a result in fp32.
+    virtual void require_float8(const Float8Rows& weight_OI,
+                                at::ScalarType dtype,
+                                const std::string& setting) = 0;
+
+    /// y = x in e4m3.
+    virtual void quantize_rows(const Float8Rows& y_RC, const at::Tensor& x_RC) = 0;
+
+    /// y = x W^T.
+    virtual void float8_product(const at::Tensor& y_RO,
+                                const Float8Rows& x_RI,
+                                const Float8Rows& weight_OI) = 0;
+
+    /// The same of rows that are rounded to e4m3 first.
+    void float8_linear(const at::Tensor& y_RO, const at::Tensor& x_RI, const Float8Rows& weight_OI);
+
+  private:
+    Float8Rows rounded_;  // largest seen
 };
 
 /// Torch operations. Keeps scratch of the largest heads, and of rounded gradients of logits.
@@ -154,6 +179,13 @@ class TorchRowOps final : public RowOps {
                                  const at::Tensor& label_C,
                                  at::ScalarType compute_dtype,
                                  bool with_gradient) override;
+    void require_float8(const Float8Rows& weight_OI,
+                        at::ScalarType dtype,
+                        const std::string& setting) override;
+    void quantize_rows(const Float8Rows& y_RC, const at::Tensor& x_RC) override;
+    void float8_product(const at::Tensor& y_RO,
+                        const Float8Rows& x_RI,
+                        const Float8Rows& weight_OI) override;
 
   private:
     static at::Tensor scratch(at::Tensor& memory, const at::Tensor& like, at::ScalarType dtype);

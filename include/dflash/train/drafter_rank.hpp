@@ -59,7 +59,8 @@ class DrafterRank {
                const AdamWOptions& options,
                const model::LossWeights& loss_weights,
                model::DrafterPaths paths,
-               std::int64_t recompute_layers = 0);
+               std::int64_t recompute_layers = 0,
+               model::HeadPrecision head_precision = model::HeadPrecision::Compute);
 
     /// Starts from fp32 weights on the host (the layout of model::DraftWeights), the same for all
     /// ranks.

@@ -70,7 +70,7 @@ class KernelStart : NonCopyable {
                 std::vector<kernels::Participant> participants,
                 const CacheSettings& settings,
                 FirstError& first_error);
-    void require_drafter(const model::DraftConfig& draft);
+    void require_drafter(const model::DraftConfig& draft, model::HeadPrecision head_precision);
     void require_target(const target::TargetConfig& target);
     kernels::FindKernel find_kernel_on(const gpu::Device& device) const;
 

@@ -48,6 +48,7 @@ struct DevicePlan {
     Bytes target_weights = 0;
     Bytes draft_state =
         0;  ///< weights, gradients, master weights, moments, frozen embedding and head
+    Bytes float8_head = 0;  ///< the part of draft_state that is the head in 8 bits
     Bytes activations = 0;
     Bytes recompute_saves = 0;  ///< what activations would take beside that without recomputing
     Bytes feature_slots = 0;

@@ -10,6 +10,7 @@
 #include <dflash/data/packer.hpp>
 #include <dflash/data/tokenizer.hpp>
 #include <dflash/gpu/device.hpp>
+#include <dflash/model/head_precision.hpp>
 #include <dflash/model/loss_weights.hpp>
 #include <dflash/target/config.hpp>
 #include <dflash/train/checkpoint.hpp>
@@ -62,6 +63,7 @@ struct PreparedRun {
     DraftChoice draft;
     data::PackOptions pack;
     model::LossWeights loss_weights;
+    model::HeadPrecision head_precision = model::HeadPrecision::Compute;
     RunPlan plan;
 
     const data::Dataset& held_out_data() const { return evaluation ? *evaluation : *training; }

@@ -4,11 +4,14 @@
 
 #include <dflash/kernels/model_kernels.hpp>
 #include <dflash/model/config.hpp>
+#include <dflash/model/head_precision.hpp>
 #include <dflash/target/config.hpp>
 
 namespace dflash::train {
 
-kernels::DrafterKernelShape kernel_shape(const model::DraftConfig& config);
+kernels::DrafterKernelShape kernel_shape(
+    const model::DraftConfig& config,
+    model::HeadPrecision head_precision = model::HeadPrecision::Compute);
 
 kernels::TargetKernelShape kernel_shape(const target::TargetConfig& config);
 

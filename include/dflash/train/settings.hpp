@@ -67,6 +67,7 @@ struct DraftSettings {
     std::optional<std::int64_t> sliding_window;
     std::optional<std::vector<std::int64_t>> sliding_layers;  ///< indices of sliding layers
     std::optional<std::int64_t> mask_token_id;
+    std::string head_precision = "bf16";  ///< or "fp8-logits", "fp8"
     void declare(SettingList& list);
 };
 

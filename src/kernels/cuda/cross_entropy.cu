@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy of rows of logits, their argmax, and the gradient P - onehot(label) in bf16, which
-// may take the place of the logits. A block has one row.
+// Cross-entropy of rows of logits, their argmax, and the gradient P - onehot(label) in bf16 or 8
+// bits, which may take the place of the logits. A block has one row.
 //
 // Constants of the instance:
 //   LOGITS_FLOAT  logits are fp32, else bf16
 //   UNROLL        vectors of 16 bytes that a thread loads before it computes: a stretch of the row
 //                 is UNROLL DFLASH_THREADS of them
 //   KEPT          stretches at the start of the row that stay in shared memory for the second pass
+//   GRADIENT_E5M2 the gradient is e5m2 with a scale for each row, of fp32 logits; else bf16
 //
 // First pass: maximum m and the sum of e^(x - m) over all words but the label, by an online softmax
 // (Milakov and Gimelshein, arXiv 1805.02867), since the label's entry of the gradient is minus that
 // sum over the whole one: exact where P is near 1, and so is the loss, log(1 + sum) there. Second
 // pass: the row again, from shared memory and, as far as the rows at work fit into it, the L2
-// cache. Bytes of a logit: 2 or 4 read once or twice, 2 written; about 12 operations and two
+// cache. Bytes of a logit: 2 or 4 read once or twice, 1 or 2 written; about 12 operations and two
 // exponentials.
+//
+// In 8 bits the label's entry is -2^15 exactly. It is minus the sum of all others, so they lie
+// between 0 and 2^15, and e5m2, whose smallest number is 2^-16, has them down to 2^-31 of it. e4m3
+// would reach 2^-17 only, which early in training is more than most of them are.
 #include "cross_entropy_arguments.cuh"
+#include "float8.cuh"
 #include "row_vectors.cuh"
 
 namespace dflash::kernels {
@@ -25,6 +31,8 @@ constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kUnroll = UNROLL;
 constexpr int kKept = KEPT;
 constexpr bool kIsFloat = LOGITS_FLOAT != 0;
+constexpr bool kIsFloat8 = GRADIENT_E5M2 != 0;
+static_assert(kIsFloat || !kIsFloat8);
 constexpr int kElements = kIsFloat ? 4 : 8;
 constexpr int kStretch = kThreads * kUnroll;  // vectors
 constexpr float kLog2e = 1.4426950408889634f;
@@ -32,7 +40,6 @@ constexpr float kLowest = -3.402823466e38f;
 
 using Logit = ElementOf<kIsFloat>::Type;
 using Logits = Vector<Logit, kElements>;
-using Gradients = Vector<BFloat16, kElements>;
 
 __device__ __forceinline__ float exp2_of(float x) {
     float result;
@@ -54,6 +61,37 @@ __device__ __forceinline__ Logits nothing() {
     }
     return v;
 }
+
+/// How elements of the gradient lie in memory.
+template <bool kIsFloat8>
+struct GradientMemory {
+    using Type = BFloat16;
+
+    __device__ __forceinline__ static void put(Type* target, const float (&values)[kElements]) {
+        store(target, rounded<BFloat16>(values));
+    }
+
+    __device__ __forceinline__ static void put_one(Type* target, float value) {
+        store_one(target, value);
+    }
+};
+
+template <>
+struct GradientMemory<true> {
+    using Type = Float8;
+    static constexpr float kLabel = -32768.0f;
+
+    // Smaller sums of the other words' e^(x - m) count as 0: the factor could not be formed.
+    static constexpr float kSmallestOthers = 0x1p-100f;
+
+    __device__ __forceinline__ static void put(Type* target, const float (&values)[kElements]) {
+        store_four(target, e5m2_pair(values[0], values[1]) | e5m2_pair(values[2], values[3]) << 16);
+    }
+
+    __device__ __forceinline__ static void put_one(Type* target, float value) {
+        store_one(target, e5m2_pair(value, 0.0f));
+    }
+};
 
 /// Softmax of a part of the row, and where its maximum was first met.
 struct Part {
@@ -231,10 +269,19 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
         return;
     }
 
-    BFloat16* const gradient =
-        static_cast<BFloat16*>(arguments.gradient_CV) + r * arguments.gradient_stride;
-    const float scale = 1.0f / total;
-    const float label_gradient = -part.others * scale;
+    using Memory = GradientMemory<kIsFloat8>;
+    Memory::Type* const gradient =
+        static_cast<Memory::Type*>(arguments.gradient_CV) + r * arguments.gradient_stride;
+    float scale = 1.0f / total;
+    float label_gradient = -part.others * scale;
+    if constexpr (kIsFloat8) {
+        const bool is_zero = part.others < GradientMemory<true>::kSmallestOthers;
+        if (threadIdx.x == 0) {
+            arguments.gradient_scale_C[r] = label_gradient / GradientMemory<true>::kLabel;
+        }
+        label_gradient = is_zero ? 0.0f : GradientMemory<true>::kLabel;
+        scale = is_zero ? 0.0f : -label_gradient / part.others;
+    }
     const auto gradient_of = [&](float x, int place) {
         return place == label ? label_gradient : exp_below(x, part.maximum) * scale;
     };
@@ -263,12 +310,12 @@ extern "C" __global__ void __launch_bounds__(DFLASH_THREADS, DFLASH_MIN_BLOCKS)
                 values[e] = gradient_of(element(vectors[i], e), v * kElements + e);
             }
             if (row.has(v)) {
-                store(gradient + static_cast<Offset>(v) * kElements, rounded<BFloat16>(values));
+                Memory::put(gradient + static_cast<Offset>(v) * kElements, values);
             }
         }
     }
     if (rest < size) {
-        store_one(gradient + rest, gradient_of(rest_logit, rest));
+        Memory::put_one(gradient + rest, gradient_of(rest_logit, rest));
     }
 }
 

@@ -12,7 +12,8 @@ struct CrossEntropyArguments {
     const long long* label_C;
     float* cross_entropy_C;
     long long* argmax_C;
-    void* gradient_CV;  // bf16; may begin where the logits do; null: not wanted
+    void* gradient_CV;        // bf16 or e5m2; may begin where the logits do; null: not wanted
+    float* gradient_scale_C;  // of e5m2
     long long logits_stride;
     long long gradient_stride;
     int vocabulary;  // V

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device_rows.hpp"
 
+#include "float8.hpp"
+
 #include <dflash/core/check.hpp>
 #include <dflash/core/random.hpp>
 #include <dflash/gpu/check.hpp>
@@ -18,13 +20,17 @@ namespace dflash::kernels::test {
 namespace {
 
 constexpr std::size_t kGuardBytes = 1024;
-constexpr unsigned char kPoison = 0xff;  // all bits set are a NaN of both types
+constexpr unsigned char kPoison = 0xff;  // all bits set are a NaN of all types
 
-std::size_t size_of(Element element) {
-    return element == Element::Float32 ? 4 : 2;
+std::size_t bytes_of(Element element) {
+    return static_cast<std::size_t>(size_of(element));
 }
 
 void write(unsigned char* target, Element element, double value) {
+    if (is_float8(element)) {
+        *target = float8_bits(element, value);
+        return;
+    }
     const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
     if (element == Element::Float32) {
         std::memcpy(target, &bits, 4);
@@ -35,6 +41,9 @@ void write(unsigned char* target, Element element, double value) {
 }
 
 double read(const unsigned char* source, Element element) {
+    if (is_float8(element)) {
+        return float8_value(element, *source);
+    }
     std::uint32_t bits = 0;
     if (element == Element::Float32) {
         std::memcpy(&bits, source, 4);
@@ -62,6 +71,9 @@ double round_to_bf16(double x) {
 }
 
 double round_to(Element element, double x) {
+    if (is_float8(element)) {
+        return float8_value(element, float8_bits(element, x));
+    }
     return element == Element::Float32 ? double{static_cast<float>(x)} : round_to_bf16(x);
 }
 
@@ -122,7 +134,7 @@ DeviceRows::DeviceRows(std::int64_t rows,
       columns_(static_cast<std::size_t>(columns)),
       stride_(static_cast<std::size_t>(columns + padding)),
       element_(element),
-      bytes_(2 * kGuardBytes + rows_ * stride_ * size_of(element)) {
+      bytes_(2 * kGuardBytes + rows_ * stride_ * bytes_of(element)) {
     void* data = nullptr;
     gpu::check(cudaMalloc(&data, bytes_));
     data_ = static_cast<unsigned char*>(data);
@@ -159,7 +171,7 @@ float* DeviceRows::floats() const {
 }
 
 std::size_t DeviceRows::place(std::size_t element) const {
-    return kGuardBytes + (element / columns_ * stride_ + element % columns_) * size_of(element_);
+    return kGuardBytes + (element / columns_ * stride_ + element % columns_) * bytes_of(element_);
 }
 
 void DeviceRows::set(const std::vector<double>& values) {
@@ -173,13 +185,27 @@ void DeviceRows::set(const std::vector<double>& values) {
 }
 
 std::vector<double> DeviceRows::fetch() const {
+    return fetch_by([&](const unsigned char* source) { return read(source, element_); });
+}
+
+std::vector<double> DeviceRows::fetch_bits() const {
+    DFLASH_CHECK(element_ == Element::Float32, "not a matrix of fp32");
+    return fetch_by([](const unsigned char* source) {
+        std::uint32_t bits = 0;
+        std::memcpy(&bits, source, sizeof(bits));
+        return static_cast<double>(bits);
+    });
+}
+
+template <typename Read>
+std::vector<double> DeviceRows::fetch_by(const Read& read_one) const {
     row_kernels().stream().synchronize();
     std::vector<unsigned char> all(bytes_);
     gpu::check(cudaMemcpy(all.data(), data_, bytes_, cudaMemcpyDeviceToHost));
     std::vector<double> values(rows_ * columns_);
     for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i] = read(all.data() + place(i), element_);
-        std::fill_n(all.data() + place(i), size_of(element_), kPoison);
+        values[i] = read_one(all.data() + place(i));
+        std::fill_n(all.data() + place(i), bytes_of(element_), kPoison);
     }
     const bool untouched =
         std::all_of(all.begin(), all.end(), [](unsigned char byte) { return byte == kPoison; });

@@ -5,6 +5,7 @@
 #include <dflash/core/scope.hpp>
 #include <dflash/gpu/device.hpp>
 #include <dflash/gpu/stream.hpp>
+#include <dflash/kernels/architecture.hpp>
 #include <dflash/kernels/kernel_builder.hpp>
 #include <dflash/kernels/kernel_driver.hpp>
 #include <dflash/kernels/launch.hpp>
@@ -42,6 +43,8 @@ class RowKernels {
     LoadedKernel get(const KernelSpec& spec);
 
     int num_multiprocessors() const;
+
+    Architecture architecture() const { return driver_->architecture(device_); }
 
     gpu::StreamView stream() const { return stream_.view(); }
 
@@ -81,7 +84,12 @@ class DeviceRows : NonCopyable {
     /// Waits for the kernels' stream. Fails the running test if anything but elements was written.
     std::vector<double> fetch() const;
 
+    /// The same of fp32 elements, as the integers that their bits are.
+    std::vector<double> fetch_bits() const;
+
   private:
+    template <typename Read>
+    std::vector<double> fetch_by(const Read& read_one) const;
     std::size_t place(std::size_t element) const;  // byte of the memory
 
     std::size_t rows_;

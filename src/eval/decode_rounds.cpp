@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// T tokens of a pass through the target, K tapped layers, H hidden size.
+// T tokens of a pass through the target, S sequences, H hidden size.
 #include "block_verifier.hpp"
+#include "round_steps.hpp"
 
 #include <dflash/core/check.hpp>
 #include <dflash/eval/decode_rounds.hpp>
@@ -23,27 +24,18 @@ double seconds_since(Clock::time_point begin) {
 class Decoding {
   public:
     Decoding(target::TargetModel& target,
+             target::DecodeCache& cache,
              DraftSource& source,
+             RoundSteps& steps,
              std::span<const DecodeTask> tasks,
              const DecodeOptions& options)
-        : target_(target), source_(source), tasks_(tasks), options_(options) {
-        std::int64_t capacity = 0;
-        for (const DecodeTask& task : tasks) {
-            DFLASH_CHECK(!task.prompt.empty() && task.max_new_tokens > 0,
-                         "a prompt of {} tokens, {} to be written",
-                         task.prompt.size(),
-                         task.max_new_tokens);
-            capacity =
-                std::max(capacity,
-                         std::ssize(task.prompt) + std::max(task.max_new_tokens, options.room) +
-                             source.block_size());
-        }
-        if (tasks.empty()) {
-            return;
-        }
-        const std::int64_t slots = std::min(options.slots, std::ssize(tasks));
-        cache_ = target.make_cache(slots, capacity);
-        source.allocate(slots, capacity);
+        : target_(target),
+          cache_(cache),
+          source_(source),
+          steps_(steps),
+          tasks_(tasks),
+          options_(options) {
+        const std::int64_t slots = std::min({options.slots, std::ssize(tasks), cache.slots()});
         for (std::int64_t slot = slots - 1; slot >= 0; --slot) {
             free_slots_.push_back(narrow<std::int32_t>(slot));
         }
@@ -81,31 +73,6 @@ class Decoding {
         bool done = false;
     };
 
-    /// Runs tokens behind what the slots hold; the source absorbs their features.
-    at::Tensor extend(std::span<const TokenId> tokens,
-                      std::span<const std::int32_t> starts,
-                      std::span<const std::int32_t> slots) {
-        const std::span<const std::int64_t> taps = source_.taps();
-        const auto T = std::ssize(tokens);
-        at::Tensor features_KTH;
-        if (!taps.empty()) {
-            features_KTH = at::empty({std::ssize(taps), T, target_.config().hidden_size},
-                                     target_.embed_VH().options());
-        }
-        const at::Tensor residual_TH = target_.extend(
-            *cache_,
-            {.tokens = tokens, .starts = starts, .slots = slots},
-            taps,
-            [&](std::int64_t layer, const at::Tensor& tapped_TH) {
-                const auto k = std::find(taps.begin(), taps.end(), layer) - taps.begin();
-                features_KTH[k].copy_(tapped_TH);
-            });
-        if (!taps.empty()) {
-            source_.absorb(features_KTH, starts, slots);
-        }
-        return residual_TH;
-    }
-
     /// As many prompts as there are slots for and a pass takes.
     void read_prompts() {
         std::vector<TokenId> tokens;
@@ -120,7 +87,7 @@ class Decoding {
             }
             const std::int32_t slot = free_slots_.back();
             free_slots_.pop_back();
-            cache_->truncate(slot, 0);
+            cache_.truncate(slot, 0);
             source_.truncate(slot, 0);
             run_.texts[next_task_].id = task.id;
             active_.push_back({next_task_, slot, task.prompt});
@@ -129,7 +96,7 @@ class Decoding {
             slots.push_back(slot);
             ++next_task_;
         }
-        const at::Tensor residual_TH = extend(tokens, starts, slots);
+        const at::Tensor residual_TH = steps_.extend(tokens, starts, slots);
         std::vector<std::int32_t> last_rows;
         std::vector<std::int32_t> one_each{0};
         for (std::size_t i = 1; i < starts.size(); ++i) {
@@ -140,7 +107,8 @@ class Decoding {
             0, tensor::upload(std::span<const std::int32_t>(last_rows), residual_TH.device()));
         const std::span<Sequence> entered = std::span(active_).subspan(first);
         NoDrafts none;
-        const std::vector<std::vector<TokenId>> no_drafts(entered.size());
+        RoundDrafts no_drafts{.on_host = std::vector<std::vector<TokenId>>(entered.size()),
+                              .drafted_SD = {}};
         const std::vector<BlockVerdict> verdicts = verify_blocks(
             target_, none, views(entered), no_drafts, last_SH, one_each, options_.rule);
         for (std::size_t i = 0; i < entered.size(); ++i) {
@@ -150,29 +118,25 @@ class Decoding {
 
     void round() {
         const std::vector<SequenceView> sequences = views(active_);
-        const std::vector<std::vector<TokenId>> drafts = source_.propose(sequences, options_.rule);
-        std::vector<TokenId> tokens;
-        std::vector<std::int32_t> starts{0};
-        std::vector<std::int32_t> slots;
-        for (std::size_t i = 0; i < active_.size(); ++i) {
-            tokens.push_back(active_[i].tokens.back());
-            tokens.insert(tokens.end(), drafts[i].begin(), drafts[i].end());
-            starts.push_back(narrow<std::int32_t>(tokens.size()));
-            slots.push_back(active_[i].slot);
-        }
-        const at::Tensor residual_TH = extend(tokens, starts, slots);
-        const std::vector<BlockVerdict> verdicts =
-            verify_blocks(target_, source_, sequences, drafts, residual_TH, starts, options_.rule);
+        QueuedRound queued = steps_.run(sequences, options_.rule);
+        const std::vector<BlockVerdict> verdicts = verify_blocks(target_,
+                                                                 source_,
+                                                                 sequences,
+                                                                 queued.drafts,
+                                                                 queued.residual_TH,
+                                                                 queued.starts,
+                                                                 options_.rule);
         for (std::size_t i = 0; i < active_.size(); ++i) {
             Sequence& sequence = active_[i];
             // Of what went through the target, the anchor and the accepted drafts stay.
             const std::int64_t start = std::ssize(sequence.tokens) - 1;
             const std::int64_t length = start + 1 + verdicts[i].accepted;
-            cache_->truncate(sequence.slot, length);
+            cache_.truncate(sequence.slot, length);
             source_.truncate(sequence.slot, length);
+            const std::vector<TokenId>& drafts = queued.drafts.on_host[i];
             run_.texts[sequence.task].rounds.push_back(
-                {start, drafts[i], verdicts[i].accepted, verdicts[i].bonus});
-            take(sequence, drafts[i], verdicts[i]);
+                {start, drafts, verdicts[i].accepted, verdicts[i].bonus});
+            take(sequence, drafts, verdicts[i]);
         }
     }
 
@@ -217,10 +181,11 @@ class Decoding {
     }
 
     target::TargetModel& target_;
+    target::DecodeCache& cache_;
     DraftSource& source_;
+    RoundSteps& steps_;
     std::span<const DecodeTask> tasks_;
     const DecodeOptions& options_;
-    std::unique_ptr<target::DecodeCache> cache_;
     std::vector<std::int32_t> free_slots_;
     std::vector<Sequence> active_;
     std::size_t next_task_ = 0;
@@ -247,12 +212,68 @@ std::int64_t DecodeRun::target_calls() const {
     return calls;
 }
 
+std::int64_t slot_capacity(std::span<const DecodeTask> tasks,
+                           const DecodeOptions& options,
+                           std::int64_t block_size) {
+    std::int64_t capacity = 0;
+    for (const DecodeTask& task : tasks) {
+        DFLASH_CHECK(!task.prompt.empty() && task.max_new_tokens > 0,
+                     "a prompt of {} tokens, {} to be written",
+                     task.prompt.size(),
+                     task.max_new_tokens);
+        capacity = std::max(
+            capacity,
+            std::ssize(task.prompt) + std::max(task.max_new_tokens, options.room) + block_size);
+    }
+    return capacity;
+}
+
+RoundDecoder::RoundDecoder(target::TargetModel& target, std::int64_t slots, std::int64_t capacity)
+    : target_(target), cache_(target.make_cache(slots, capacity)) {}
+
+RoundDecoder::~RoundDecoder() = default;
+
+std::int64_t RoundDecoder::slots() const {
+    return cache_->slots();
+}
+
+std::int64_t RoundDecoder::capacity() const {
+    return cache_->capacity();
+}
+
+void RoundDecoder::prepare(DraftSource& source, bool graphs) {
+    const c10::NoGradGuard no_grad;
+    source.allocate(slots(), capacity());
+    const RoundSteps* before = steps_.empty() ? nullptr : steps_.back().get();
+    steps_.push_back(std::make_unique<RoundSteps>(target_, *cache_, source, graphs, before));
+}
+
+DecodeRun RoundDecoder::decode(DraftSource& source,
+                               std::span<const DecodeTask> tasks,
+                               const DecodeOptions& options) {
+    const c10::NoGradGuard no_grad;
+    const auto steps = std::find_if(steps_.begin(), steps_.end(), [&](const auto& known) {
+        return known->source() == &source;
+    });
+    DFLASH_CHECK(steps != steps_.end(), "a source of drafts that was not prepared");
+    const std::int64_t need = slot_capacity(tasks, {}, source.block_size());
+    DFLASH_CHECK(
+        need <= capacity(), "tasks need slots of {} tokens, there are {}", need, capacity());
+    return Decoding(target_, *cache_, source, **steps, tasks, options).run();
+}
+
 DecodeRun decode(target::TargetModel& target,
                  DraftSource& drafts,
                  std::span<const DecodeTask> tasks,
                  const DecodeOptions& options) {
-    const c10::NoGradGuard no_grad;
-    return Decoding(target, drafts, tasks, options).run();
+    if (tasks.empty()) {
+        return {};
+    }
+    RoundDecoder decoder(target,
+                         std::min(options.slots, std::ssize(tasks)),
+                         slot_capacity(tasks, options, drafts.block_size()));
+    decoder.prepare(drafts, /*graphs=*/false);
+    return decoder.decode(drafts, tasks, options);
 }
 
 }  // namespace dflash::eval

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "block_verifier.hpp"
 #include "logit_chunks.hpp"
 #include "token_uniform.hpp"
 
@@ -48,18 +49,34 @@ std::vector<std::vector<TokenId>> DrafterSource::propose(std::span<const Sequenc
                      cache_->length(sequence.slot),
                      std::ssize(sequence.tokens) - 1);
     }
+    const at::Tensor drafted_SD =
+        choose(decoder_.propose(*cache_, slots, anchors, block_size_), sequences, rule);
+    return split_drafts(drafted_SD.to(at::kCPU, at::kInt));
+}
+
+at::Tensor DrafterSource::states(const model::DraftStep& step, const at::Tensor& anchors_S) {
+    return decoder_.propose(*cache_, step, anchors_S, block_size_);
+}
+
+at::Tensor DrafterSource::choose(const at::Tensor& states_RH,
+                                 std::span<const SequenceView> sequences,
+                                 const ChoiceRule& rule) {
     sampling_ = rule.sampling;
-    hidden_RH_ = decoder_.propose(*cache_, slots, anchors, block_size_);
+    hidden_RH_ = states_RH;
     const std::int64_t D = block_size_ - 1;
-    const std::int64_t H = hidden_RH_.size(1);
-    const auto S = std::ssize(sequences);
-    const at::Tensor drafted_SD = at::empty({S, D}, hidden_RH_.options().dtype(at::kLong));
+    const std::int64_t S = div_exact(states_RH.size(0), D);
+    const at::Tensor drafted_SD = at::zeros({S, D}, states_RH.options().dtype(at::kLong));
+    const bool greedy = rule.sampling.greedy();
     for_logit_chunks(
-        S, D, decoder_.config().vocab_size, hidden_RH_.device(), [&](auto first, auto count) {
-            const at::Tensor hidden_CH =
-                hidden_RH_.view({S, D, H}).narrow(0, first, count).reshape({count * D, H});
+        // Drafts for nobody make shapes of fewer kinds, which libraries have met before.
+        greedy ? S : std::ssize(sequences),
+        D,
+        decoder_.config().vocab_size,
+        states_RH.device(),
+        [&](auto first, auto count) {
+            const at::Tensor hidden_CH = states_RH.narrow(0, first * D, count * D);
             at::Tensor chosen_C;
-            if (rule.sampling.greedy()) {
+            if (greedy) {
                 chosen_C = decoder_.logits(hidden_CH).argmax(1);
             } else {
                 std::vector<float> uniforms;
@@ -77,13 +94,15 @@ std::vector<std::vector<TokenId>> DrafterSource::propose(std::span<const Sequenc
             }
             drafted_SD.narrow(0, first, count).copy_(chosen_C.view({count, D}));
         });
-    const at::Tensor on_host = drafted_SD.to(at::kCPU, at::kInt).contiguous();
-    std::vector<std::vector<TokenId>> drafts;
-    const TokenId* next = on_host.data_ptr<std::int32_t>();
-    for (std::int64_t i = 0; i < S; ++i, next += D) {
-        drafts.emplace_back(next, next + D);
-    }
-    return drafts;
+    return drafted_SD;
+}
+
+void DrafterSource::absorb_blocks(const at::Tensor& features_KTH, const model::DraftStep& step) {
+    decoder_.append_blocks(*cache_, step, features_KTH);
+}
+
+void DrafterSource::note_absorbed(std::int64_t slot, std::int64_t count) {
+    cache_->note_appended(slot, count);
 }
 
 at::Tensor DrafterSource::distributions(std::int64_t first, std::int64_t count) {

@@ -15,6 +15,11 @@
 namespace dflash::model {
 namespace {
 
+/// ATen's flash kernel is for half types on CUDA; it takes all sequences in one launch.
+bool has_flash_kernel(at::Device device, at::ScalarType dtype) {
+    return device.is_cuda() && dtype != at::kFloat;
+}
+
 /// Rows of one sequence as a batch of one, [1, heads, rows, d]: a view.
 at::Tensor as_batch(const at::Tensor& x_RNd, std::int64_t begin, std::int64_t count) {
     return x_RNd.narrow(0, begin, count).transpose(0, 1).unsqueeze(0);
@@ -95,32 +100,24 @@ void attend_on_cuda_fp32(const at::Tensor& out,
 
 }  // namespace
 
-void CachedAttention::set_blocks(std::vector<CachedBlock> blocks, std::int64_t block_size) {
-    blocks_ = std::move(blocks);
-    block_size_ = block_size;
-    longest_ = 0;
-    for (const CachedBlock& block : blocks_) {
-        longest_ = std::max(longest_, block.context + block_size_);
-    }
-    if (!device_.is_cuda()) {
+CachedAttention::CachedAttention(const at::Tensor& begin_S,
+                                 const at::Tensor& context_S,
+                                 std::int64_t block_size,
+                                 std::int64_t most_keys,
+                                 at::ScalarType dtype)
+    : device_(begin_S.device()), block_size_(block_size), most_keys_(most_keys) {
+    const std::int64_t count = begin_S.size(0);
+    if (has_flash_kernel(device_, dtype)) {
+        query_starts_ = at::arange(0, count * block_size + 1, block_size, begin_S.options());
+        key_starts_ = at::constant_pad_nd(begin_S, {0, 1});
+        num_keys_ = context_S + block_size;
         return;
     }
-    const auto count = std::ssize(blocks_);
-    std::vector<std::int32_t> values;
-    for (std::int64_t n = 0; n <= count; ++n) {
-        values.push_back(narrow<std::int32_t>(n * block_size_));
+    const at::Tensor both = at::stack({begin_S, context_S}).cpu();
+    const auto* values = both.const_data_ptr<std::int32_t>();
+    for (std::int64_t n = 0; n < count; ++n) {
+        blocks_.push_back({.begin = values[n], .context = values[count + n]});
     }
-    for (const CachedBlock& block : blocks_) {
-        values.push_back(narrow<std::int32_t>(block.begin));
-    }
-    values.push_back(0);
-    for (const CachedBlock& block : blocks_) {
-        values.push_back(narrow<std::int32_t>(block.context + block_size_));
-    }
-    const at::Tensor all = tensor::upload(std::span<const std::int32_t>(values), device_);
-    query_starts_ = all.narrow(0, 0, count + 1);
-    key_starts_ = all.narrow(0, count + 1, count + 1);
-    num_keys_ = all.narrow(0, 2 * (count + 1), count);
 }
 
 void CachedAttention::forward(const at::Tensor& out_MQd,
@@ -130,7 +127,7 @@ void CachedAttention::forward(const at::Tensor& out_MQd,
                               const AttentionMask& mask) const {
     const double scale = 1.0 / std::sqrt(static_cast<double>(q_MQd.size(2)));
     const at::ScalarType dtype = q_MQd.scalar_type();
-    if (device_.is_cuda() && dtype != at::kFloat) {
+    if (has_flash_kernel(device_, dtype)) {
         // The last query stands at the last key, so the kernel's causal mask and windows are ours.
         std::optional<std::int64_t> left;
         std::optional<std::int64_t> right;
@@ -144,7 +141,7 @@ void CachedAttention::forward(const at::Tensor& out_MQd,
                                                                query_starts_,
                                                                key_starts_,
                                                                block_size_,
-                                                               longest_,
+                                                               most_keys_,
                                                                /*dropout_p=*/0.0,
                                                                mask.causal,
                                                                /*return_debug_mask=*/false,

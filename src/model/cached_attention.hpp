@@ -20,12 +20,18 @@ struct CachedBlock {
     std::int64_t context = 0;  ///< tokens, all of the sequence
 };
 
+/// Not to be kept: holds tensors that belong to the graph in which it was made, if there is one.
 class CachedAttention {
   public:
-    explicit CachedAttention(at::Device device) : device_(device) {}
-
-    /// Takes over the blocks of the calls that follow.
-    void set_blocks(std::vector<CachedBlock> blocks, std::int64_t block_size);
+    /// Blocks as CachedBlock has them, int32 [S] on the device, of `block_size` rows each, for
+    /// queries of `dtype`; none of `begin_S` is behind the last of R rows. `most_keys`: at least
+    /// the context and the block of the longest. In half types on CUDA nothing here waits for the
+    /// device or depends on the host.
+    CachedAttention(const at::Tensor& begin_S,
+                    const at::Tensor& context_S,
+                    std::int64_t block_size,
+                    std::int64_t most_keys,
+                    at::ScalarType dtype);
 
     /// out = softmax(q k^T / sqrt(d) + mask) v, exact. On the CPU, and in fp32 on CUDA, layers that
     /// need one have a mask of b times the keys in reach, for one sequence at a time.
@@ -37,14 +43,14 @@ class CachedAttention {
 
   private:
     at::Device device_;
-    std::int64_t block_size_ = 0;
-    std::vector<CachedBlock> blocks_;
+    std::int64_t block_size_;
+    std::int64_t most_keys_;
     // For the flash kernel, int32: first query row of every block and, last, M; first key row, with
     // an entry behind the last that nothing reads; keys of every block.
     at::Tensor query_starts_;
     at::Tensor key_starts_;
     at::Tensor num_keys_;
-    std::int64_t longest_ = 0;
+    std::vector<CachedBlock> blocks_;  // for the other kernels
 };
 
 }  // namespace dflash::model

@@ -18,7 +18,7 @@ DraftCache::DraftCache(const DraftConfig& config,
     for (std::int64_t i = 0; i < config.num_layers(); ++i) {
         for (std::vector<at::Tensor>* tensors : {&keys_, &values_}) {
             tensors->push_back(
-                at::empty({slots * rows_of_slot_, config.num_kv_heads, config.head_dim}, options));
+                at::empty({num_rows(), config.num_kv_heads, config.head_dim}, options));
         }
     }
 }
@@ -37,6 +37,16 @@ void DraftCache::truncate(std::int64_t slot, std::int64_t length) {
     lengths_[static_cast<std::size_t>(slot)] = length;
 }
 
+void DraftCache::note_appended(std::int64_t slot, std::int64_t count) {
+    const std::int64_t held = length(slot);
+    DFLASH_CHECK(count >= 0 && held + count <= capacity_,
+                 "{} tokens after {} in slots of {}",
+                 count,
+                 held,
+                 capacity_);
+    lengths_[static_cast<std::size_t>(slot)] = held + count;
+}
+
 Bytes DraftCache::bytes() const {
     return static_cast<Bytes>(keys_.size() * 2) * static_cast<Bytes>(keys_.front().nbytes());
 }
@@ -45,8 +55,8 @@ Bytes DraftCache::memory_need(const DraftConfig& config,
                               std::int64_t slots,
                               std::int64_t capacity,
                               Bytes element_size) {
-    return 2 * config.num_layers() * slots * (capacity + config.block_size) * config.num_kv_heads *
-           config.head_dim * element_size;
+    const std::int64_t rows = slots * (capacity + config.block_size) + 1;
+    return 2 * config.num_layers() * rows * config.num_kv_heads * config.head_dim * element_size;
 }
 
 }  // namespace dflash::model

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dense decoders over new tokens of cached sequences.
 //
-// Legend: T new tokens, S sequences, R rows of the cache, H hidden size, N query heads, G key/value
-// heads, D head size, Q = N x D.
+// Legend: T new tokens, S sequences, B new tokens of each, R rows of the cache, H hidden size, N
+// query heads, G key/value heads, D head size, Q = N x D.
 #include "dense_target.hpp"
 
 #include <dflash/core/check.hpp>
@@ -146,32 +146,55 @@ at::Tensor DenseTarget::extend(DecodeCache& cache,
 
 at::Tensor DenseTarget::decode(DecodeCache& cache, const DecodeStep& step) {
     DenseCache& dense = own(cache);
-    const std::int64_t sequences = step.tokens_S.size(0);
+    const std::int64_t sequences = step.slots_S.size(0);
+    const std::int64_t tokens = step.tokens_T.size(0);
+    const std::int64_t block = div_exact(tokens, sequences);
+    DFLASH_CHECK(block >= 1 && block <= dense.capacity(),
+                 "{} tokens of {} sequences in slots of {}",
+                 tokens,
+                 sequences,
+                 dense.capacity());
+    const std::vector<std::int64_t> sorted = sorted_taps(step.taps);
     // Buffers of its own: those of extend() may move when a longer row comes, and a graph holds
     // addresses.
-    const Buffers buffers = make_buffers(sequences);
+    const Buffers buffers = make_buffers(tokens);
     const at::TensorOptions int32 = step.slots_S.options();
     const at::Tensor first_rows_S = step.slots_S * dense.capacity();
+    const at::Tensor positions_SB =
+        step.lengths_S.unsqueeze(1) + at::arange(block, int32).unsqueeze(0);
+    // Nobody writes all of its tokens into the row behind the slots, and reads the last rows.
+    const std::int64_t last_row = dense.slots() * dense.capacity();
+    const at::Tensor rows_SB =
+        (first_rows_S.unsqueeze(1) + positions_SB).clamp_max(last_row).to(at::kLong);
 
     CachedLayout layout;
-    layout.device_query_starts = at::arange(sequences + 1, int32);
-    layout.device_key_starts = at::constant_pad_nd(first_rows_S, {0, 1});
-    layout.device_key_counts = step.lengths_S + 1;
-    layout.most_queries = 1;
+    layout.device_query_starts = at::arange(0, tokens + 1, block, int32);
+    layout.device_key_starts =
+        at::constant_pad_nd(first_rows_S.clamp_max(last_row + 1 - block), {0, 1});
+    layout.device_key_counts = step.lengths_S + block;
+    layout.most_queries = block;
     layout.most_keys = dense.capacity();
     if (!attends_without_host(buffers.residual_TH)) {
         layout.download();
     }
-    at::Tensor residual_SH = buffers.residual_TH;
-    at::index_select_out(residual_SH, weights_.embed_VH, 0, step.tokens_S);
+    at::Tensor residual_TH = buffers.residual_TH;
+    at::index_select_out(residual_TH, weights_.embed_VH, 0, step.tokens_T);
     run_cached(dense,
                buffers,
-               residual_SH,
-               step.lengths_S,
-               (first_rows_S + step.lengths_S).to(at::kLong),
+               residual_TH,
+               positions_SB.flatten(),
+               rows_SB.flatten(),
                layout,
-               [](std::int64_t) {});
-    return residual_SH;
+               [&](std::int64_t layer) {
+                   if (std::binary_search(sorted.begin(), sorted.end(), layer)) {
+                       step.sink(layer, residual_TH);
+                   }
+               });
+    return residual_TH;
+}
+
+bool decodes_without_host(const TargetModel& model) {
+    return attends_without_host(model.embed_VH());
 }
 
 }  // namespace dflash::target

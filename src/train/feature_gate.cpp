@@ -123,7 +123,7 @@ std::optional<DecodedPrefix> decode_prefix(target::TargetModel& model,
         };
         stepped.push_back(model
                               .decode(*cache,
-                                      {.tokens_S = on_device(token),
+                                      {.tokens_T = on_device(token),
                                        .slots_S = on_device(1),
                                        .lengths_S = on_device(cache->length(1))})[0]
                               .clone());

@@ -126,6 +126,102 @@ TEST_SUITE("eval.decode") {
         CHECK(lookup.sizes == std::pair(usual.first, usual.second + 38));
     }
 
+    TEST_CASE("drafts that stay on the device give the rounds of drafts that come by the host") {
+        struct ByHost : DraftSource {
+            explicit ByHost(DraftSource& drafter) : source(drafter) {}
+
+            std::int64_t block_size() const override { return source.block_size(); }
+
+            std::span<const std::int64_t> taps() const override { return source.taps(); }
+
+            void allocate(std::int64_t slots, std::int64_t capacity) override {
+                source.allocate(slots, capacity);
+            }
+
+            void absorb(const at::Tensor& features_KTH,
+                        std::span<const std::int32_t> starts,
+                        std::span<const std::int32_t> slots) override {
+                source.absorb(features_KTH, starts, slots);
+            }
+
+            void truncate(std::int64_t slot, std::int64_t length) override {
+                source.truncate(slot, length);
+            }
+
+            std::vector<std::vector<TokenId>> propose(std::span<const SequenceView> sequences,
+                                                      const ChoiceRule& rule) override {
+                ++proposals;
+                return source.propose(sequences, rule);
+            }
+
+            at::Tensor distributions(std::int64_t first, std::int64_t count) override {
+                return source.distributions(first, count);
+            }
+
+            DraftSource& source;
+            std::int64_t proposals = 0;
+        };
+
+        for (const char* name : {"full", "sliding"}) {
+            CAPTURE(name);
+            const golden::DecodeCase c(kFolder + name, at::kCPU);
+            // Lengths of their own, so that slots are left and entered at different times.
+            auto tasks = tasks_of(c, 40);
+            for (std::size_t i = 0; i < tasks.size(); ++i) {
+                tasks[i].max_new_tokens -= static_cast<std::int64_t>(3 * i);
+            }
+            REQUIRE(tasks.size() >= 4);
+            for (const double temperature : {0.0, 0.8}) {
+                CAPTURE(temperature);
+                DecodeOptions options;
+                options.rule = {{.temperature = temperature}, /*seed=*/3};
+                options.slots = 3;
+                DrafterSource drafter(*c.drafter, c.block_size);
+                const DecodeRun by_device = decode(*c.target, drafter, tasks, options);
+                ByHost host(drafter);
+                const DecodeRun by_host = decode(*c.target, host, tasks, options);
+                CHECK(host.proposals > 0);
+                std::int64_t rounds = 0;
+                for (std::size_t i = 0; i < tasks.size(); ++i) {
+                    const DecodedText& a = by_device.texts[i];
+                    const DecodedText& b = by_host.texts[i];
+                    CHECK(a.emitted == b.emitted);
+                    REQUIRE(a.rounds.size() == b.rounds.size());
+                    for (std::size_t r = 0; r < a.rounds.size(); ++r, ++rounds) {
+                        CHECK(a.rounds[r].start == b.rounds[r].start);
+                        CHECK(a.rounds[r].drafted == b.rounds[r].drafted);
+                        CHECK(a.rounds[r].accepted == b.rounds[r].accepted);
+                        CHECK(a.rounds[r].bonus == b.rounds[r].bonus);
+                    }
+                }
+                CHECK(rounds > 20);
+            }
+        }
+    }
+
+    TEST_CASE("slots that stay give what slots of their own give, one source after another") {
+        const golden::DecodeCase& c = full();
+        const auto tasks = tasks_of(c, 24);
+        DrafterSource drafter(*c.drafter, 8);
+        PromptLookup lookup(8);
+        const std::int64_t capacity = slot_capacity(tasks, {}, 8);
+        const auto expected = texts_of(decode(*c.target, drafter, tasks, {.slots = 2}));
+        RoundDecoder decoder(*c.target, 3, capacity + 5);
+        decoder.prepare(drafter, /*graphs=*/true);  // which the CPU has not
+        decoder.prepare(lookup, /*graphs=*/true);
+        for (const std::int64_t slots : {2, 1, 100}) {
+            CAPTURE(slots);
+            CHECK(texts_of(decoder.decode(drafter, tasks, {.slots = slots})) == expected);
+            CHECK(texts_of(decoder.decode(lookup, tasks, {.slots = slots})) == expected);
+        }
+        NoDrafts none;
+        CHECK_THROWS_WITH_AS(
+            decoder.decode(none, tasks, {}), doctest::Contains("not prepared"), Error);
+        CHECK_THROWS_WITH_AS(decoder.decode(drafter, tasks_of(c, 200), {}),
+                             doctest::Contains("tasks need slots of"),
+                             Error);
+    }
+
     TEST_CASE("sampled text depends on seed and row only") {
         const golden::DecodeCase& c = full();
         const auto tasks = tasks_of(c, 24);

@@ -144,18 +144,24 @@ void compare_rounds(const std::string& how,
 
 }  // namespace
 
-DecodeCase::DecodeCase(const std::string& folder, at::Device device) {
+DecodeCase::DecodeCase(const std::string& folder,
+                       at::Device device,
+                       at::ScalarType dtype,
+                       const std::function<std::shared_ptr<tensor::RowOps>()>& make_row_ops) {
     const io::Json json = io::read_json_file(folder + "/expected.json");
     runs = read_runs(json, folder);
     mean_tau = json.require_number("mean_tau", folder);
     block_size = json.require_integer("block_size", folder);
-    target = target::load_target(
-        folder + "/" + json.require_string("target", folder),
-        {.device = device, .dtype = at::kFloat, .num_layers = 0, .with_head = true});
+    target = target::load_target(folder + "/" + json.require_string("target", folder),
+                                 {.device = device,
+                                  .dtype = dtype,
+                                  .num_layers = 0,
+                                  .with_head = true,
+                                  .row_ops = make_row_ops()});
     const std::string draft = folder + "/" + json.require_string("drafter", folder);
     const auto config =
         model::DraftConfig::from_json(io::read_json_file(draft + "/config.json"), draft);
-    model::DraftWeights weights(config, device, at::kFloat, model::DraftWeights::Use::Inference);
+    model::DraftWeights weights(config, device, dtype, model::DraftWeights::Use::Inference);
     const io::SafetensorsFile file(draft + "/model.safetensors");
     for (std::size_t i = 0; i < weights.specs().size(); ++i) {
         tensor::load_into(file.at(weights.specs()[i].name),
@@ -166,7 +172,7 @@ DecodeCase::DecodeCase(const std::string& folder, at::Device device) {
         config,
         model::FrozenEnds{target->embed_VH(), target->head_VH()},
         std::move(weights),
-        std::make_shared<tensor::TorchRowOps>());
+        make_row_ops());
 }
 
 void check_decode(const std::string& case_folder, const Options& options, Verdict& verdict) {

@@ -7,9 +7,11 @@
 #include <dflash/eval/decode_rounds.hpp>
 #include <dflash/model/draft_decoder.hpp>
 #include <dflash/target/target_model.hpp>
+#include <dflash/tensor/row_ops.hpp>
 
 #include <ATen/ATen.h>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +27,6 @@ struct ExpectedRun {
     double tau = 0;
 };
 
-/// Both models in fp32.
 struct DecodeCase {
     std::vector<ExpectedRun> runs;
     double mean_tau = 0;
@@ -33,7 +34,14 @@ struct DecodeCase {
     std::unique_ptr<target::TargetModel> target;
     std::unique_ptr<model::DraftDecoder> drafter;
 
-    DecodeCase(const std::string& folder, at::Device device);
+    /// Both models in `dtype`, each with row operations of its own.
+    DecodeCase(
+        const std::string& folder,
+        at::Device device,
+        at::ScalarType dtype = at::kFloat,
+        const std::function<std::shared_ptr<tensor::RowOps>()>& make_row_ops = [] {
+            return std::make_shared<tensor::TorchRowOps>();
+        });
 };
 
 }  // namespace dflash::golden

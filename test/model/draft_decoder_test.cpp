@@ -2,6 +2,7 @@
 #include "reference.hpp"
 
 #include <dflash/core/error.hpp>
+#include <dflash/core/random.hpp>
 #include <dflash/model/draft_decoder.hpp>
 
 #include <algorithm>
@@ -148,6 +149,89 @@ TEST_SUITE("model.draft_decoder") {
         CHECK(compare_all(*decoder, c, hidden, config.block_size, /*ahead=*/7).first < 1e-12);
     }
 
+    TEST_CASE("blocks from the device are what context by the host is, in slots that come and go") {
+        const auto ints = [](const std::vector<std::int32_t>& values) {
+            return at::tensor(values, at::TensorOptions().dtype(at::kInt));
+        };
+        constexpr std::int32_t kSlots = 4;
+        constexpr std::int32_t kCapacity = 40;
+        constexpr std::int32_t kBlock = 4;
+        for (const auto& layers : kLayers) {
+            for (const std::optional<bool> causal : {std::optional<bool>{}, {false}}) {
+                CAPTURE(layers.size());
+                DraftConfig config = small_config(layers, /*block_size=*/5);
+                config.is_causal = causal;
+                const auto drafter = make_drafter(config, at::kDouble);
+                const auto decoder = make_decoder(config, *drafter, at::kDouble);
+                const auto by_host = decoder->make_cache(kSlots, kCapacity);
+                const auto by_device = decoder->make_cache(kSlots, kCapacity);
+                RandomStream stream(5, Purpose::Test, 0, 0);
+                std::int64_t blocks = 0;
+                for (int round = 0; round < 60; ++round) {
+                    std::vector<std::int32_t> slots;
+                    for (std::int32_t slot = kSlots - 1; slot >= 0; --slot) {
+                        if (by_host->length(slot) + kBlock > kCapacity) {
+                            by_host->truncate(slot, 0);
+                            by_device->truncate(slot, 0);
+                        }
+                        if (stream.below(3) > 0) {
+                            slots.push_back(slot);
+                        }
+                    }
+                    if (slots.empty()) {
+                        continue;
+                    }
+                    const auto count = std::ssize(slots);
+                    blocks += count;
+                    // Nobody in front and behind.
+                    std::vector<std::int32_t> step_slots{kSlots};
+                    std::vector<std::int32_t> lengths{0};
+                    std::vector<std::int32_t> step_anchors{1};
+                    std::vector<TokenId> anchors;
+                    for (const std::int32_t slot : slots) {
+                        step_slots.push_back(slot);
+                        lengths.push_back(static_cast<std::int32_t>(by_device->length(slot)));
+                        anchors.push_back(static_cast<TokenId>(
+                            stream.below(static_cast<std::uint32_t>(config.vocab_size))));
+                        step_anchors.push_back(anchors.back());
+                    }
+                    step_slots.push_back(kSlots);
+                    lengths.push_back(0);
+                    step_anchors.push_back(2);
+                    const DraftStep step{ints(step_slots), ints(lengths)};
+
+                    const at::Tensor expected = decoder->propose(*by_host, slots, anchors, kBlock);
+                    const at::Tensor got =
+                        decoder->propose(*by_device, step, ints(step_anchors), kBlock);
+                    CHECK(largest_error(got.narrow(0, kBlock - 1, count * (kBlock - 1)), expected) <
+                          1e-12);
+
+                    // Of a block's tokens some stay; the host gives these alone.
+                    const at::Tensor features_KSBH =
+                        at::randn({config.num_features(), count + 2, kBlock, config.hidden_size},
+                                  at::kDouble);
+                    decoder->append_blocks(*by_device, step, features_KSBH.flatten(1, 2));
+                    std::vector<at::Tensor> kept;
+                    std::vector<std::int32_t> starts{0};
+                    for (std::int64_t i = 0; i < count; ++i) {
+                        const std::int32_t slot = slots[static_cast<std::size_t>(i)];
+                        const auto stay = static_cast<std::int32_t>(1 + stream.below(kBlock));
+                        kept.push_back(features_KSBH.select(1, i + 1).narrow(1, 0, stay));
+                        starts.push_back(starts.back() + stay);
+                        const std::int64_t held = by_device->length(slot);
+                        by_device->note_appended(slot, kBlock);
+                        by_device->truncate(slot, held + stay);
+                    }
+                    decoder->append_context(*by_host, {at::cat(kept, 1), starts, slots});
+                    for (std::int32_t slot = 0; slot < kSlots; ++slot) {
+                        CHECK(by_device->length(slot) == by_host->length(slot));
+                    }
+                }
+                CHECK(blocks > 100);
+            }
+        }
+    }
+
     TEST_CASE("a shorter block is what a drafter of that block size makes") {
         for (const auto& layers : kLayers) {
             const DraftConfig config = small_config(layers, /*block_size=*/8);
@@ -196,7 +280,7 @@ TEST_SUITE("model.draft_decoder") {
         const auto decoder = make_decoder(config, *drafter, at::kFloat);
         const auto cache = decoder->make_cache(2, 6);
         CHECK(cache->bytes() == DraftCache::memory_need(config, 2, 6, 4));
-        CHECK(cache->bytes() == 2 * 2 * 2 * (6 + 5) * 2 * 6 * 4);
+        CHECK(cache->bytes() == 2 * 2 * (2 * (6 + 5) + 1) * 2 * 6 * 4);
         const at::Tensor features = at::randn({3, 5, config.hidden_size}, at::kFloat);
         const std::vector<std::int32_t> starts{0, 5};
         const std::vector<std::int32_t> slots{1};

@@ -210,7 +210,7 @@ TEST_SUITE("target.decode") {
                 // Two rows of nobody beside them.
                 const at::Tensor got = model->decode(
                     *by_decode,
-                    {.tokens_S = ints({first, 0, second, 0}),
+                    {.tokens_T = ints({first, 0, second, 0}),
                      .slots_S = ints({0, 3, 2, 3}),
                      .lengths_S = ints({static_cast<std::int32_t>(by_decode->length(0)),
                                         0,
@@ -223,6 +223,84 @@ TEST_SUITE("target.decode") {
             }
             CHECK(by_decode->length(2) == 45);
         }
+    }
+
+    TEST_CASE("decode: blocks from the device are what extend gives, features and all") {
+        const auto ints = [](std::vector<std::int32_t> values) {
+            return tensor::upload(std::span<const std::int32_t>(values), at::kCPU);
+        };
+        for (const char* name : kDense) {
+            CAPTURE(name);
+            const auto model = load(name);
+            const std::int64_t last = model->config().num_layers - 1;
+            const auto by_extend = model->make_cache(4, 64);
+            const auto by_decode = model->make_cache(4, 64);
+            // One slot is full with the blocks, one empty before them, one is never used.
+            const std::vector<Piece> prompts = {{2, make_tokens(31, 5)}, {3, make_tokens(48, 90)}};
+            extend(*model, *by_extend, prompts);
+            extend(*model, *by_decode, prompts);
+            const std::vector<std::int32_t> slots = {3, 0, 2};
+            for (const std::int32_t block : {1, 3, 12}) {
+                CAPTURE(block);
+                Tokens tokens;
+                std::vector<std::int32_t> starts = {0};
+                std::vector<std::int32_t> held;
+                for (const std::int32_t slot : slots) {
+                    const Tokens own = make_tokens(block, 100 + 40 * slot + block);
+                    tokens.insert(tokens.end(), own.begin(), own.end());
+                    starts.push_back(starts.back() + block);
+                    held.push_back(static_cast<std::int32_t>(by_decode->length(slot)));
+                }
+                std::map<std::int64_t, at::Tensor> expected_features;
+                const std::vector<std::int64_t> taps = {last, 0};
+                const at::Tensor expected =
+                    model
+                        ->extend(*by_extend,
+                                 {.tokens = tokens, .starts = starts, .slots = slots},
+                                 taps,
+                                 [&](std::int64_t layer, const at::Tensor& residual_TH) {
+                                     expected_features[layer] = residual_TH.clone();
+                                 })
+                        .clone();
+                // Sequences of nobody beside them, twice, change shapes of products only.
+                Tokens more(static_cast<std::size_t>(block), 7);
+                more.insert(more.end(), tokens.begin(), tokens.end());
+                more.insert(more.end(), static_cast<std::size_t>(block), 9);
+                const at::Tensor beside =
+                    model->decode(*by_decode,
+                                  {.tokens_T = ints(more),
+                                   .slots_S = ints({4, slots[0], slots[1], slots[2], 4}),
+                                   .lengths_S = ints({0, held[0], held[1], held[2], 0})});
+                CHECK(distance(beside.narrow(0, block, 3 * block), expected) < kNear);
+
+                std::int64_t tapped = 0;
+                const at::Tensor got =
+                    model->decode(*by_decode,
+                                  {.tokens_T = ints(tokens),
+                                   .slots_S = ints(slots),
+                                   .lengths_S = ints(held),
+                                   .taps = taps,
+                                   .sink = [&](std::int64_t layer, const at::Tensor& residual_TH) {
+                                       ++tapped;
+                                       CHECK(residual_TH.equal(expected_features.at(layer)));
+                                   }});
+                CHECK(tapped == 2);
+                CHECK(got.equal(expected));
+                for (const std::int32_t slot : slots) {
+                    by_decode->note_appended(slot, block);
+                }
+            }
+            CHECK(by_decode->length(3) == 64);
+        }
+    }
+
+    TEST_CASE("decode: refuses blocks that are longer than a slot") {
+        const auto model = load("T1");
+        const auto cache = model->make_cache(2, 4);
+        const at::Tensor five = at::zeros({5}, at::kInt);
+        const at::Tensor one = at::zeros({1}, at::kInt);
+        CHECK(testing::error_of(
+            [&] { model->decode(*cache, {.tokens_T = five, .slots_S = one, .lengths_S = one}); }));
     }
 
     TEST_CASE("extend: holds no scores of a prompt's length squared") {

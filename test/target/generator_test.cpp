@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../../src/target/generator_steps.hpp"
 #include "model_folder.hpp"
 
 #include <dflash/target/generator.hpp>
@@ -248,22 +247,6 @@ TEST_SUITE("target.generator") {
     TEST_CASE("generator: without prompts there is nothing to do") {
         const auto model = load("T1b");
         CHECK(answer(*model, {}, {.slots = 3, .capacity = 10, .stop_tokens = {}}).empty());
-    }
-
-    TEST_CASE("graph_sizes: every number of sequences has a size not far above it") {
-        for (const std::int64_t slots : {1, 2, 7, 16, 100, 128, 300, 512}) {
-            CAPTURE(slots);
-            const std::vector<std::int64_t> sizes = graph_sizes(slots);
-            CHECK(std::is_sorted(sizes.begin(), sizes.end()));
-            CHECK(sizes.front() == 1);
-            CHECK(sizes.back() == slots);
-            CHECK(sizes.size() < 25);
-            for (std::int64_t count = 1; count <= slots; ++count) {
-                const auto size = *std::lower_bound(sizes.begin(), sizes.end(), count);
-                CHECK(size <= std::max(2 * count - 1, std::int64_t{1}));
-                CHECK(size <= count + std::max<std::int64_t>(15, count / 3));
-            }
-        }
     }
 }
 

@@ -361,19 +361,19 @@ TEST_SUITE("train.feature_gate") {
              {},
              [](auto& right, auto& cache, const auto& step) {
                  return right.decode(cache,
-                                     {step.tokens_S, at::zeros_like(step.slots_S), step.lengths_S});
+                                     {step.tokens_T, at::zeros_like(step.slots_S), step.lengths_S});
              },
              "the decode step gives another residual"},
             {"positions one later in the decode step",
              {},
              [](auto& right, auto& cache, const auto& step) {
-                 return right.decode(cache, {step.tokens_S, step.slots_S, step.lengths_S + 1});
+                 return right.decode(cache, {step.tokens_T, step.slots_S, step.lengths_S + 1});
              },
              "the decode step gives another residual"},
             {"lengths that do not grow",
              {},
              [](auto& right, auto& cache, const auto& step) {
-                 return right.decode(cache, {step.tokens_S, step.slots_S, step.lengths_S - 1});
+                 return right.decode(cache, {step.tokens_T, step.slots_S, step.lengths_S - 1});
              },
              "the decode step gives another residual"},
         };

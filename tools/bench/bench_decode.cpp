@@ -208,7 +208,7 @@ double largest_difference(TargetModel& model) {
         return at::tensor(values, at::TensorOptions().dtype(at::kInt)).to(whole_TH.device());
     };
     const at::Tensor got = model.decode(
-        *cache, {.tokens_S = upload(last), .slots_S = upload(slots), .lengths_S = upload(held)});
+        *cache, {.tokens_T = upload(last), .slots_S = upload(slots), .lengths_S = upload(held)});
     for (std::size_t s = 0; s < sequences.size(); ++s) {
         compare(got.narrow(0, static_cast<std::int64_t>(s), 1), s, lengths[s] - 1);
     }

@@ -7,15 +7,19 @@
 // gives a + 1 tokens, and the bonus token is the anchor of the next one.
 #pragma once
 
+#include <dflash/core/scope.hpp>
 #include <dflash/eval/draft_source.hpp>
 #include <dflash/target/target_model.hpp>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 namespace dflash::eval {
+
+class RoundSteps;
 
 /// Tokens of prompts that are read in one pass, unless one alone is longer.
 inline constexpr std::int64_t kMostPromptTokens = 4096;
@@ -75,13 +79,47 @@ struct DecodeRun {
     std::int64_t target_calls() const;
 };
 
-/// Decodes all tasks; a slot takes the next one when its text has ended: with a stop token, or with
-/// max_new_tokens. Blocks are never shortened, so slots have a block of room behind the longest
-/// text. What a text holds depends on its id and prompt only, up to the rounding of batches of
-/// another shape.
-///
-/// Internal error for an empty prompt or a length of 0. On the target's worker; waits for the
-/// device in every round.
+/// Tokens that slots need for tasks in blocks of `block_size`: blocks are never shortened, so there
+/// is a block of room behind the longest text. Internal error for an empty prompt or a length of 0.
+std::int64_t slot_capacity(std::span<const DecodeTask> tasks,
+                           const DecodeOptions& options,
+                           std::int64_t block_size);
+
+/// Slots of a target that stay where they are from one decode() to the next, so that rounds of
+/// drafts can be replayed from CUDA graphs. A round then has a fixed block of every sequence, of
+/// which nothing comes by the host but one small message at its end, and rows of nobody up to the
+/// next size that has a graph.
+class RoundDecoder : NonCopyable {
+  public:
+    /// `target` must be loaded with its head, and outlive this.
+    RoundDecoder(target::TargetModel& target, std::int64_t slots, std::int64_t capacity);
+    ~RoundDecoder();
+
+    std::int64_t slots() const;
+    std::int64_t capacity() const;
+
+    /// Makes room for a source, which must outlive this, and with `graphs` captures its rounds if
+    /// the target's steps and what it drafts allow that. Sources that are told features by the host
+    /// have no graphs.
+    void prepare(DraftSource& source, bool graphs);
+
+    /// Decodes all tasks with a source that was prepared; a slot takes the next one when its text
+    /// has ended: with a stop token, or with max_new_tokens. What a text holds depends on its id
+    /// and prompt only, up to the rounding of batches of another shape.
+    ///
+    /// Internal error for an empty prompt, a length of 0 or a task that does not fit. On the
+    /// target's worker; waits for the device in every round.
+    DecodeRun decode(DraftSource& source,
+                     std::span<const DecodeTask> tasks,
+                     const DecodeOptions& options);
+
+  private:
+    target::TargetModel& target_;
+    std::unique_ptr<target::DecodeCache> cache_;
+    std::vector<std::unique_ptr<RoundSteps>> steps_;  // of sources, in the order of their graphs
+};
+
+/// The same once, in slots made for these tasks, without graphs.
 DecodeRun decode(target::TargetModel& target,
                  DraftSource& drafts,
                  std::span<const DecodeTask> tasks,

@@ -7,6 +7,7 @@
 
 #include <dflash/core/scope.hpp>
 #include <dflash/core/types.hpp>
+#include <dflash/model/draft_cache.hpp>
 #include <dflash/target/sampling.hpp>
 
 #include <ATen/ATen.h>
@@ -27,6 +28,29 @@ struct SequenceView {
     std::int32_t slot = 0;
     std::int64_t id = 0;              ///< names the sequence in uniform numbers
     std::span<const TokenId> tokens;  ///< prompt and what was emitted; the last one is the anchor
+};
+
+/// What a source gives besides whose drafts come from the target's device and need not go by the
+/// host. Nothing here waits for the device.
+class DeviceDrafts {
+  public:
+    virtual ~DeviceDrafts() = default;
+
+    /// What the drafts behind `anchors_S` (int32) are chosen from: [S D, H]. Depends on the device
+    /// only, so that a graph can hold it where it can hold the target's decode().
+    virtual at::Tensor states(const model::DraftStep& step, const at::Tensor& anchors_S) = 0;
+
+    /// Drafts from such states, int64 [S, D]. Of S, `sequences` are the first; the rest is nobody.
+    virtual at::Tensor choose(const at::Tensor& states_RH,
+                              std::span<const SequenceView> sequences,
+                              const ChoiceRule& rule) = 0;
+
+    /// The target ran a block of each sequence, the anchor's feature first. As states().
+    virtual void absorb_blocks(const at::Tensor& features_KTH, const model::DraftStep& step) = 0;
+
+    /// Notes that a slot has absorbed `count` tokens more: absorb_blocks() does not, since it may
+    /// be replayed from a graph.
+    virtual void note_absorbed(std::int64_t slot, std::int64_t count) = 0;
 };
 
 /// Not thread-safe: used by the target's worker only.
@@ -56,8 +80,11 @@ class DraftSource : NonCopyable {
     virtual std::vector<std::vector<TokenId>> propose(std::span<const SequenceView> sequences,
                                                       const ChoiceRule& rule) = 0;
 
+    /// Null where drafts come by the host.
+    virtual DeviceDrafts* on_device() { return nullptr; }
+
     /// The distributions that the drafts of sequences first .. first + count - 1 of the last
-    /// propose() were drawn from, [count, D, V] in fp32; undefined if they were not drawn: each has
+    /// choice were drawn from, [count, D, V] in fp32; undefined if they were not drawn: each has
     /// all of the probability then.
     virtual at::Tensor distributions(std::int64_t /*first*/, std::int64_t /*count*/) { return {}; }
 };

@@ -2,7 +2,7 @@
 // What a target remembers of the sequences that are being decoded, and how new tokens are put
 // behind them.
 //
-// T new tokens, S sequences of a call.
+// T new tokens, S sequences of a call, H hidden size.
 #pragma once
 
 #include <dflash/core/scope.hpp>
@@ -10,6 +10,7 @@
 
 #include <ATen/ATen.h>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -57,13 +58,20 @@ struct Extension {
     std::span<const std::int32_t> slots;   // [S] distinct, in any order
 };
 
-/// One new token of each of several sequences, all of it on the device: int32 [S] each. Slots are
-/// distinct, but for the number of slots itself, which stands for nobody and may be there several
-/// times, with length 0: its rows of the result mean nothing.
+/// Receives the residual stream after layer `layer`, [T, H]; it is changed by the next layer, so
+/// copy it (ordered on the current stream) before returning.
+using FeatureSink = std::function<void(std::int64_t layer, const at::Tensor& residual_TH)>;
+
+/// New tokens of several sequences, as many of each (B = T / S), all of it on the device: int32.
+/// Slots are distinct, but for the number of slots itself, which stands for nobody and may be there
+/// several times, with length 0: its rows of the result mean nothing.
 struct DecodeStep {
-    at::Tensor tokens_S;
-    at::Tensor slots_S;
-    at::Tensor lengths_S;  ///< what the slots hold before
+    at::Tensor tokens_T;   ///< [S B], sequence by sequence
+    at::Tensor slots_S;    ///< [S]
+    at::Tensor lengths_S;  ///< [S] what the slots hold before
+    /// Layers whose residuals `sink` gets, as in TargetModel::extend().
+    std::span<const std::int64_t> taps{};
+    FeatureSink sink{};
 };
 
 }  // namespace dflash::target

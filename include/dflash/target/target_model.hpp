@@ -28,10 +28,6 @@ struct PackedInput {
     std::span<const std::int32_t> starts;     // [D + 1]
 };
 
-/// Receives the residual stream after layer `layer`, [T, H]; it is changed by the next layer, so
-/// copy it (ordered on the current stream) before returning.
-using FeatureSink = std::function<void(std::int64_t layer, const at::Tensor& residual_TH)>;
-
 /// One replica on one device. Not thread-safe: used by its worker only.
 class TargetModel {
   public:
@@ -65,10 +61,11 @@ class TargetModel {
                               std::span<const std::int64_t> taps,
                               const FeatureSink& sink) = 0;
 
-    /// extend() for one token a sequence, all of whose input lies on the device: gives [S, H].
-    /// Leaves the lengths that the cache notes as they are (DecodeCache::note_appended). In half
-    /// types on CUDA with row_ops of kernels it can be captured into a graph: nothing in it waits
-    /// for the device, or depends on the host, and what it allocates belongs to the capture.
+    /// extend() for as many tokens of every sequence, one or a block to be verified, all of whose
+    /// input lies on the device: gives [S B, H]. Leaves the lengths that the cache notes as they
+    /// are (DecodeCache::note_appended), and does not ask whether there is room. In half types on
+    /// CUDA with row_ops of kernels it can be captured into a graph: nothing in it waits for the
+    /// device, or depends on the host, and what it allocates belongs to the capture.
     virtual at::Tensor decode(DecodeCache& cache, const DecodeStep& step) = 0;
 
     /// Final norm and head on rows of a residual: logits in fp32, [rows, V]. Needs a model loaded
@@ -89,6 +86,10 @@ class TargetModel {
 
     TargetConfig config_;
 };
+
+/// Whether TargetModel::decode() of this one never waits for the device, so that a graph can hold
+/// it.
+bool decodes_without_host(const TargetModel& model);
 
 struct LoadOptions {
     at::Device device = at::kCPU;

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rounds that are replayed from CUDA graphs beside rounds that are launched one by one.
+#include "../golden_check/decode_case.hpp"
+#include "../golden_check/gpu_kernels.hpp"
+
+#include <dflash/eval/drafter_source.hpp>
+#include <dflash/eval/greedy_check.hpp>
+#include <dflash/eval/prompt_lookup.hpp>
+#include <dflash/gpu/device.hpp>
+#include <dflash/tensor/kernel_row_ops.hpp>
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
+#include <doctest/doctest.h>
+
+namespace dflash::eval {
+namespace {
+
+const at::Device kDevice(at::kCUDA, 0);
+
+/// The worker of one GPU: a stream of its own, which a capture needs, and kernels.
+struct Bench {
+    gpu::Device device = gpu::parse_devices("0").front();
+    golden::GpuKernels kernels{device};
+    golden::DecodeCase half;
+
+    explicit Bench(const std::string& name)
+        : half("test/golden/inference/" + name, on_own_stream(), at::kBFloat16, [this] {
+              return std::make_shared<tensor::KernelRowOps>(
+                  kDevice, [this](const kernels::KernelSpec& spec) { return kernels.find(spec); });
+          }) {}
+
+    static at::Device on_own_stream() {
+        c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, 0));
+        return kDevice;
+    }
+
+    std::vector<DecodeTask> tasks(std::int64_t max_new_tokens) const {
+        std::vector<DecodeTask> tasks;
+        for (const golden::ExpectedRun& run : half.runs) {
+            // Lengths of their own, so that slots are left and entered at different times.
+            tasks.push_back(
+                {std::ssize(tasks), run.prompt, max_new_tokens - 3 * std::ssize(tasks)});
+        }
+        return tasks;
+    }
+};
+
+std::vector<std::vector<TokenId>> texts_of(const DecodeRun& run) {
+    std::vector<std::vector<TokenId>> texts;
+    for (const DecodedText& text : run.texts) {
+        texts.push_back(text.emitted);
+    }
+    return texts;
+}
+
+std::int64_t device_allocations() {
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
+    return stats.num_device_alloc + stats.num_device_free;
+}
+
+TEST_SUITE("eval.round_graphs_gpu") {
+    TEST_CASE("graphs of a drafter's rounds give the bits that launches give") {
+        for (const char* name : {"full", "sliding"}) {
+            CAPTURE(name);
+            const Bench bench(name);
+            const auto tasks = bench.tasks(48);
+            for (const double temperature : {0.0, 0.8}) {
+                CAPTURE(temperature);
+                // With two slots every round has a size that has a graph, so shapes are the same.
+                const DecodeOptions options{
+                    .rule = {{.temperature = temperature, .top_p = 0.95}, /*seed=*/3}, .slots = 2};
+                DrafterSource eager_drafter(*bench.half.drafter, bench.half.block_size);
+                DrafterSource drafter(*bench.half.drafter, bench.half.block_size);
+                const std::int64_t capacity = slot_capacity(tasks, {}, bench.half.block_size);
+                RoundDecoder eager(*bench.half.target, 2, capacity);
+                eager.prepare(eager_drafter, /*graphs=*/false);
+                RoundDecoder graphs(*bench.half.target, 2, capacity);
+                graphs.prepare(drafter, /*graphs=*/true);
+                const DecodeRun expected = eager.decode(eager_drafter, tasks, options);
+                CHECK(expected.target_calls() > 40);
+                for (int again = 0; again < 2; ++again) {
+                    const DecodeRun run = graphs.decode(drafter, tasks, options);
+                    CHECK(texts_of(run) == texts_of(expected));
+                    CHECK(run.target_calls() == expected.target_calls());
+                }
+            }
+        }
+    }
+
+    TEST_CASE("text from graphs is that of plain decoding, up to ties, whatever drafts") {
+        for (const char* name : {"full", "sliding"}) {
+            CAPTURE(name);
+            const Bench bench(name);
+            const auto tasks = bench.tasks(48);
+            DrafterSource drafter(*bench.half.drafter, bench.half.block_size);
+            PromptLookup lookup(bench.half.block_size);
+            NoDrafts none;
+            const DecodeRun plain = decode(*bench.half.target, none, tasks, {.slots = 1});
+            // Five slots: rounds of three take the graph of four, with a sequence of nobody.
+            RoundDecoder graphs(
+                *bench.half.target, 5, slot_capacity(tasks, {}, bench.half.block_size));
+            for (DraftSource* source :
+                 std::initializer_list<DraftSource*>{&drafter, &lookup, &none}) {
+                graphs.prepare(*source, /*graphs=*/true);
+            }
+            for (const std::int64_t slots : {1, 3, 5}) {
+                CAPTURE(slots);
+                for (DraftSource* source :
+                     std::initializer_list<DraftSource*>{&drafter, &lookup, &none}) {
+                    CAPTURE(source->block_size());
+                    const DecodeRun run = graphs.decode(*source, tasks, {.slots = slots});
+                    const GreedyComparison compared =
+                        compare_greedy(plain.texts, run.texts, at::kBFloat16, [](std::int64_t id) {
+                            return std::to_string(id);
+                        });
+                    CHECK(compared.texts == std::ssize(tasks));
+                    CHECK(compared.tokens > 40);
+                }
+            }
+        }
+    }
+
+    TEST_CASE("decoding the same again allocates nothing") {
+        const Bench bench("full");
+        const auto tasks = bench.tasks(48);
+        DrafterSource drafter(*bench.half.drafter, bench.half.block_size);
+        RoundDecoder graphs(*bench.half.target, 4, slot_capacity(tasks, {}, bench.half.block_size));
+        graphs.prepare(drafter, /*graphs=*/true);
+        graphs.decode(drafter, tasks, {.slots = 4});
+        const std::int64_t before = device_allocations();
+        graphs.decode(drafter, tasks, {.slots = 4});
+        CHECK(device_allocations() == before);
+    }
+}
+
+}  // namespace
+}  // namespace dflash::eval

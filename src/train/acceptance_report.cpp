@@ -205,11 +205,6 @@ std::vector<std::string> AcceptanceReport::to_lines() const {
     add("tau: tokens that one pass of the target gives, drafts that are kept and one of its own "
         "(1 to {})",
         config.block_size);
-    if (plain_has_graphs) {
-        add("speed: rounds of drafts run here without CUDA graphs and wait for the host in each, "
-            "plain decoding runs with them; for a small target that is most of the time, and says "
-            "nothing of a server");
-    }
 
     lines.emplace_back();
     std::string slots = fmt::format("{:<22}", "share of rounds");

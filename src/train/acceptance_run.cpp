@@ -378,7 +378,6 @@ AcceptanceReport judge_acceptance(const AcceptanceRequest& request) {
                             .eval = eval,
                             .seed = settings.run.seed,
                             .devices = {},
-                            .plain_has_graphs = false,
                             .num_prompts = std::ssize(prompts.prompts),
                             .num_rows = prompts.num_rows,
                             .left_out = prompts.left_out,
@@ -395,7 +394,6 @@ AcceptanceReport judge_acceptance(const AcceptanceRequest& request) {
                             .warnings = {}};
     for (const gpu::Device& device : devices) {
         report.devices.push_back(fmt::format("{}: {}", device.name, gpu::describe(device)));
-        report.plain_has_graphs = report.plain_has_graphs || device.is_cuda();
     }
     const std::vector<TokenId> stop_tokens =
         answer_stop_tokens(target::GenerationConfig::read(text.location.folder, text.target),

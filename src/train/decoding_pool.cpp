@@ -15,6 +15,7 @@
 #include <cmath>
 #include <exception>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -154,9 +155,44 @@ class DecodingPool::Groups {
     std::vector<std::pair<std::int64_t, std::int64_t>> progress_;
 };
 
-DecodingPool::DecodingPool(std::vector<DecodingSite> sites) : sites_(std::move(sites)) {
+/// What one device decodes with in rounds.
+struct DecodingPool::Rounds {
+    eval::NoDrafts none;
+    eval::PromptLookup lookup;
+    eval::DrafterSource drafter;
+    eval::RoundDecoder decoder;
+    std::set<Decoding> prepared{};
+
+    Rounds(DecodingSite& site, std::int64_t block_size, std::int64_t slots, std::int64_t capacity)
+        : lookup(block_size),
+          drafter(*site.decoder, block_size),
+          decoder(*site.target, slots, capacity) {}
+
+    eval::DraftSource& source(Decoding how) {
+        DFLASH_CHECK(how != Decoding::Generator, "the generator has no rounds");
+        switch (how) {
+            case Decoding::Drafter:
+                return drafter;
+            case Decoding::Lookup:
+                return lookup;
+            default:
+                return none;
+        }
+    }
+
+    eval::DecodeRun decode(Decoding how,
+                           std::span<const eval::DecodeTask> tasks,
+                           const eval::DecodeOptions& options) {
+        return decoder.decode(source(how), tasks, options);
+    }
+};
+
+DecodingPool::DecodingPool(std::vector<DecodingSite> sites)
+    : sites_(std::move(sites)), rounds_(sites_.size()) {
     DFLASH_CHECK(!sites_.empty(), "no device to decode on");
 }
+
+DecodingPool::~DecodingPool() = default;
 
 /// Runs body(i) on the worker of every site i at the same time; throws the first site's error.
 /// `on_error` may tell the others not to go on.
@@ -194,21 +230,23 @@ void DecodingPool::set_weights(const at::Tensor& flat) {
     });
 }
 
-eval::DecodeRun DecodingPool::decode_group(DecodingSite& site,
-                                           Decoding how,
-                                           std::span<const eval::DecodeTask> tasks,
-                                           const eval::DecodeOptions& options) const {
+/// Ready for `how`. On the site's worker.
+DecodingPool::Rounds& DecodingPool::rounds_of(std::size_t site,
+                                              Decoding how,
+                                              std::span<const eval::DecodeTask> tasks,
+                                              const eval::DecodeOptions& options) {
     const std::int64_t block_size = config().block_size;
-    if (how == Decoding::Drafter) {
-        eval::DrafterSource drafter(*site.decoder, block_size);
-        return eval::decode(*site.target, drafter, tasks, options);
+    const std::int64_t slots = std::min(options.slots, std::ssize(tasks));
+    const std::int64_t capacity = eval::slot_capacity(tasks, options, block_size);
+    std::unique_ptr<Rounds>& rounds = rounds_[site];
+    if (!rounds || rounds->decoder.slots() < slots || rounds->decoder.capacity() < capacity) {
+        rounds.reset();  // first give back, then take
+        rounds = std::make_unique<Rounds>(sites_[site], block_size, slots, capacity);
     }
-    if (how == Decoding::Lookup) {
-        eval::PromptLookup lookup(block_size);
-        return eval::decode(*site.target, lookup, tasks, options);
+    if (rounds->prepared.insert(how).second) {
+        rounds->decoder.prepare(rounds->source(how), /*graphs=*/true);
     }
-    eval::NoDrafts none;
-    return eval::decode(*site.target, none, tasks, options);
+    return *rounds;
 }
 
 eval::DecodeRun DecodingPool::decode(Decoding how,
@@ -241,7 +279,8 @@ eval::DecodeRun DecodingPool::decode(Decoding how,
             }
             const eval::DecodeOptions of_group = groups.options_of(*group);
             take(*group,
-                 plain ? plain->decode(own, of_group) : decode_group(site, how, own, of_group));
+                 plain ? plain->decode(own, of_group)
+                       : rounds_of(i, how, tasks, options).decode(how, own, of_group));
         }
     };
     on_all("decode prompts", body, [&] { groups.give_up(); });
@@ -258,10 +297,7 @@ void DecodingPool::warm_up(Decoding how,
             const std::span<const eval::DecodeTask> own = group_of(tasks, options.slots, group);
             eval::DecodeOptions few = options;
             few.on_progress = [](std::int64_t, std::int64_t) { note_progress(); };
-            for (const eval::DecodeTask& task : own) {
-                few.room = std::max(few.room, task.max_new_tokens);
-            }
-            decode_group(sites_[i], how, with_short_answers(own, rounds), few);
+            rounds_of(i, how, tasks, options).decode(how, with_short_answers(own, rounds), few);
         }
     });
 }

@@ -5,8 +5,10 @@
 #include <dflash/core/error.hpp>
 #include <dflash/core/text.hpp>
 #include <dflash/kernels/tuned_gemm.hpp>
+#include <dflash/model/draft_decoder.hpp>
 #include <dflash/model/drafter.hpp>
 #include <dflash/target/target_model.hpp>
+#include <dflash/tensor/step_graphs.hpp>
 #include <dflash/train/plan.hpp>
 #include <dflash/train/torch_worker.hpp>
 
@@ -107,6 +109,17 @@ constexpr Bytes kLogitBytesCpu = Bytes{2} * 64 << 20;
 // Blocks of a text that are judged at a time (eval::TeacherForced).
 constexpr std::int64_t kJudgedBlocks = 128;
 
+// Graphs of rounds have memory of their own: buffers of the largest, which the others share, and
+// what each gives, states of drafts and residuals of their blocks, of look-up's and of plain ones.
+Bytes round_graph_bytes(const PlanInput& in, const AcceptanceNeed& need, at::ScalarType dtype) {
+    const std::int64_t B = in.draft.block_size;
+    const std::vector<std::int64_t> sizes = tensor::graph_sizes(need.slots);
+    const std::int64_t rows = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+    return target::activation_bytes(in.target, need.slots * B, dtype) +
+           model::DraftDecoder::block_bytes(in.draft, need.slots, B, dtype) +
+           rows * 3 * B * in.target.hidden_size * static_cast<Bytes>(c10::elementSize(dtype));
+}
+
 // What real decoding adds on a device that has a target, or shares its memory with one.
 Bytes acceptance_bytes(const PlanInput& in,
                        const RunPlan& plan,
@@ -134,7 +147,10 @@ Bytes acceptance_bytes(const PlanInput& in,
     }
     bytes +=
         model::Drafter::memory_need(in.draft, need.capacity, kJudgedBlocks, element).activations;
-    return bytes + (device.device.is_cuda() ? kLogitBytesCuda : kLogitBytesCpu);
+    if (!device.device.is_cuda()) {
+        return bytes + kLogitBytesCpu;
+    }
+    return bytes + kLogitBytesCuda + round_graph_bytes(in, need, dtype);
 }
 
 bool shares_memory_with_target(const PlanInput& in,

@@ -236,6 +236,16 @@ TEST_SUITE("train.plan") {
         CHECK(has(with, "decode 16 held-out prompts for up to 128 tokens"));
         CHECK(has(with, ", real decoding "));
 
+        // 56 slots more: their keys and values, target's and drafter's, and graphs of larger
+        // rounds.
+        AcceptanceNeed more = need;
+        more.slots = 64;
+        const Bytes grown = plan_for(settings, 2, 140 * kGiB, more).devices[0].acceptance -
+                            with.devices[0].acceptance;
+        const Bytes cached = Bytes{56} * (1152 + 16) * 2 * (36 + 5) * 8 * 128 * 2;
+        CHECK(grown > cached + kGiB / 8);
+        CHECK(grown < cached + kGiB);
+
         // What just holds the training of one GPU that does both.
         Settings one;
         const auto needed = plan_for(one, 1, 140 * kGiB).devices[0].needed();

@@ -81,7 +81,6 @@ struct AcceptanceReport {
     EvalSettings eval;          ///< with the numbers that were used
     std::int64_t seed = 0;
     std::vector<std::string> devices;  ///< "cuda:0: NVIDIA H200"
-    bool plain_has_graphs = false;     ///< plain decoding replays CUDA graphs, rounds never do
     std::int64_t num_prompts = 0;
     std::int64_t num_rows = 0;
     std::map<std::string, SkippedRows> left_out;

@@ -54,10 +54,12 @@ struct JudgedTexts {
     eval::RoundAgreement agreement;
 };
 
-/// Used by one thread, which waits; the work is done on the sites' workers.
+/// Used by one thread, which waits; the work is done on the sites' workers. Every device keeps the
+/// slots of the largest tasks so far, and the graphs of rounds in them.
 class DecodingPool : NonCopyable {
   public:
     explicit DecodingPool(std::vector<DecodingSite> sites);
+    ~DecodingPool();
 
     /// Sets the weights of all drafters: flat, as model::DraftWeights has them.
     void set_weights(const at::Tensor& flat);
@@ -70,9 +72,9 @@ class DecodingPool : NonCopyable {
                            std::span<const eval::DecodeTask> tasks,
                            const eval::DecodeOptions& options);
 
-    /// Every group on every device, for `rounds` rounds each with all sequences, half of them, a
-    /// quarter and so on to one, in slots as large as decode() makes them: libraries load and
-    /// allocate what a decode() of these tasks needs.
+    /// Makes slots for these tasks and captures graphs; then every group on every device, for
+    /// `rounds` rounds each with all sequences, half of them, a quarter and so on to one: libraries
+    /// load and allocate what a decode() of these tasks needs.
     void warm_up(Decoding how,
                  std::span<const eval::DecodeTask> tasks,
                  const eval::DecodeOptions& options,
@@ -98,15 +100,17 @@ class DecodingPool : NonCopyable {
 
   private:
     class Groups;
-    eval::DecodeRun decode_group(DecodingSite& site,
-                                 Decoding how,
-                                 std::span<const eval::DecodeTask> tasks,
-                                 const eval::DecodeOptions& options) const;
+    struct Rounds;
+    Rounds& rounds_of(std::size_t site,
+                      Decoding how,
+                      std::span<const eval::DecodeTask> tasks,
+                      const eval::DecodeOptions& options);
     void on_all(const char* what,
                 const std::function<void(std::size_t site)>& body,
                 const std::function<void()>& on_error = {});
 
     std::vector<DecodingSite> sites_;
+    std::vector<std::unique_ptr<Rounds>> rounds_;  // by site, made by its worker
 };
 
 }  // namespace dflash::train

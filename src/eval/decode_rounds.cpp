@@ -241,11 +241,11 @@ std::int64_t RoundDecoder::capacity() const {
     return cache_->capacity();
 }
 
-void RoundDecoder::prepare(DraftSource& source, bool graphs) {
+void RoundDecoder::prepare(DraftSource& source, RoundShapes shapes) {
     const c10::NoGradGuard no_grad;
     source.allocate(slots(), capacity());
     const RoundSteps* before = steps_.empty() ? nullptr : steps_.back().get();
-    steps_.push_back(std::make_unique<RoundSteps>(target_, *cache_, source, graphs, before));
+    steps_.push_back(std::make_unique<RoundSteps>(target_, *cache_, source, shapes, before));
 }
 
 DecodeRun RoundDecoder::decode(DraftSource& source,
@@ -272,7 +272,7 @@ DecodeRun decode(target::TargetModel& target,
     RoundDecoder decoder(target,
                          std::min(options.slots, std::ssize(tasks)),
                          slot_capacity(tasks, options, drafts.block_size()));
-    decoder.prepare(drafts, /*graphs=*/false);
+    decoder.prepare(drafts, RoundShapes::Exact);
     return decoder.decode(drafts, tasks, options);
 }
 

@@ -48,7 +48,7 @@ model::DraftStep draft_step(const at::Tensor& input_SX) {
 RoundSteps::RoundSteps(target::TargetModel& target,
                        target::DecodeCache& cache,
                        DraftSource& source,
-                       bool graphs,
+                       RoundShapes shapes,
                        const RoundSteps* before)
     : target_(target),
       cache_(cache),
@@ -74,9 +74,16 @@ RoundSteps::RoundSteps(target::TargetModel& target,
           }
           return residual_TH;
       }) {
-    has_graphs_ = graphs && target::decodes_without_host(target) &&
-                  (on_device_ != nullptr || source.taps().empty());
-    if (!has_graphs_) {
+    const bool knows_features = on_device_ != nullptr || source.taps().empty();
+    has_fixed_blocks_ =
+        knows_features && (shapes == RoundShapes::Fixed ||
+                           (shapes == RoundShapes::Graphs && target::decodes_without_host(target)));
+    if (!has_fixed_blocks_) {
+        return;
+    }
+    if (shapes == RoundShapes::Fixed) {
+        states_.fix_sizes(cache.slots());
+        blocks_.fix_sizes(cache.slots());
         return;
     }
     const auto nobody = [&](std::int64_t tokens) {
@@ -109,7 +116,7 @@ at::Tensor RoundSteps::extend(std::span<const TokenId> tokens,
 }
 
 QueuedRound RoundSteps::run(std::span<const SequenceView> sequences, const ChoiceRule& rule) {
-    if (on_device_ == nullptr && !has_graphs_) {
+    if (on_device_ == nullptr && !has_fixed_blocks_) {
         return run_by_host(sequences, rule);
     }
     QueuedRound round;
@@ -134,7 +141,7 @@ QueuedRound RoundSteps::run(std::span<const SequenceView> sequences, const Choic
     return round;
 }
 
-/// Blocks as long as their drafts: rows of nobody would cost time where there is no graph.
+/// Blocks as long as their drafts: what fills them up would cost time where there is no graph.
 QueuedRound RoundSteps::run_by_host(std::span<const SequenceView> sequences,
                                     const ChoiceRule& rule) {
     QueuedRound round;

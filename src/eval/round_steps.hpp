@@ -25,12 +25,11 @@ struct QueuedRound {
 /// Rounds of one source in the slots of one cache. All must outlive this.
 class RoundSteps : NonCopyable {
   public:
-    /// With `graphs` captures rounds if they can be; takes the memory of `before`'s, if there is
-    /// one.
+    /// Graphs take the memory of `before`'s, if there is one.
     RoundSteps(target::TargetModel& target,
                target::DecodeCache& cache,
                DraftSource& source,
-               bool graphs,
+               RoundShapes shapes,
                const RoundSteps* before);
 
     const DraftSource* source() const { return &source_; }
@@ -55,7 +54,7 @@ class RoundSteps : NonCopyable {
     DraftSource& source_;
     DeviceDrafts* on_device_;
     std::int64_t block_size_;
-    bool has_graphs_ = false;
+    bool has_fixed_blocks_ = false;
     tensor::StepGraphs states_;  // of slot, length and anchor
     tensor::StepGraphs blocks_;  // of slot, length, anchor and drafts
 };

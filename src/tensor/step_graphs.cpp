@@ -33,16 +33,20 @@ StepGraphs::StepGraphs(Compute compute) : compute_(std::move(compute)) {}
 
 StepGraphs::~StepGraphs() = default;
 
+void StepGraphs::fix_sizes(std::int64_t slots) {
+    DFLASH_CHECK(graphs_.empty(), "sizes of steps that were captured");
+    sizes_ = graph_sizes(slots);
+}
+
 void StepGraphs::capture(std::int64_t slots, const at::Tensor& nobody_X, const StepGraphs* before) {
-    DFLASH_CHECK(graphs_.empty(), "steps are captured twice");
+    fix_sizes(slots);
     // Graphs share their memory: they never run at the same time, and what one gives is used up
     // before the next step. Results stay taken, so that no later graph writes into them.
     const bool joins = before != nullptr && !before->graphs_.empty();
     const at::cuda::MempoolId_t pool =
         joins ? before->graphs_.front()->graph.pool() : at::cuda::graph_pool_handle();
     // The largest first: the smaller ones find room in the memory that it has left.
-    const std::vector<std::int64_t> sizes = graph_sizes(slots);
-    for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
+    for (auto size = sizes_.rbegin(); size != sizes_.rend(); ++size) {
         auto graph = std::make_unique<Graph>();
         graph->input_SX = nobody_X.unsqueeze(0).repeat({*size, 1});
         // Libraries load and allocate on their first call, which a capture must not.
@@ -53,24 +57,22 @@ void StepGraphs::capture(std::int64_t slots, const at::Tensor& nobody_X, const S
         graph->graph.capture_end();
         graphs_.push_back(std::move(graph));
     }
-    std::reverse(graphs_.begin(), graphs_.end());
 }
 
 std::int64_t StepGraphs::rows_for(std::int64_t count) const {
-    const auto graph = std::find_if(
-        graphs_.begin(), graphs_.end(), [&](const auto& g) { return g->size() >= count; });
-    return graph == graphs_.end() ? count : (*graph)->size();
+    const auto size = std::lower_bound(sizes_.begin(), sizes_.end(), count);
+    return size == sizes_.end() ? count : *size;
 }
 
 at::Tensor StepGraphs::run(const at::Tensor& input_SX) {
+    if (graphs_.empty()) {
+        return compute_(input_SX);
+    }
     const auto graph = std::find_if(graphs_.begin(), graphs_.end(), [&](const auto& g) {
         return g->size() == input_SX.size(0);
     });
-    if (graph == graphs_.end()) {
-        DFLASH_CHECK(
-            graphs_.empty(), "a step of {} rows, for which there is no graph", input_SX.size(0));
-        return compute_(input_SX);
-    }
+    DFLASH_CHECK(
+        graph != graphs_.end(), "a step of {} rows, for which there is no graph", input_SX.size(0));
     (*graph)->input_SX.copy_(input_SX);
     (*graph)->graph.replay();
     return (*graph)->result;

@@ -244,7 +244,7 @@ DecodingPool::Rounds& DecodingPool::rounds_of(std::size_t site,
         rounds = std::make_unique<Rounds>(sites_[site], block_size, slots, capacity);
     }
     if (rounds->prepared.insert(how).second) {
-        rounds->decoder.prepare(rounds->source(how), /*graphs=*/true);
+        rounds->decoder.prepare(rounds->source(how), eval::RoundShapes::Graphs);
     }
     return *rounds;
 }

@@ -199,21 +199,35 @@ TEST_SUITE("eval.decode") {
         }
     }
 
-    TEST_CASE("slots that stay give what slots of their own give, one source after another") {
+    TEST_CASE("slots that stay give what slots of their own give, and so do fixed shapes") {
         const golden::DecodeCase& c = full();
         const auto tasks = tasks_of(c, 24);
         DrafterSource drafter(*c.drafter, 8);
         PromptLookup lookup(8);
         const std::int64_t capacity = slot_capacity(tasks, {}, 8);
         const auto expected = texts_of(decode(*c.target, drafter, tasks, {.slots = 2}));
-        RoundDecoder decoder(*c.target, 3, capacity + 5);
-        decoder.prepare(drafter, /*graphs=*/true);  // which the CPU has not
-        decoder.prepare(lookup, /*graphs=*/true);
-        for (const std::int64_t slots : {2, 1, 100}) {
+        // Fixed: rounds of three are filled up with a sequence of nobody, short blocks with tokens
+        // that count for nothing. The CPU has no graphs.
+        RoundDecoder decoder(*c.target, 5, capacity + 5);
+        RoundDecoder fixed(*c.target, 5, capacity);
+        PromptLookup fixed_lookup(8);
+        DrafterSource fixed_drafter(*c.drafter, 8);
+        decoder.prepare(drafter, RoundShapes::Graphs);
+        decoder.prepare(lookup, RoundShapes::Graphs);
+        fixed.prepare(fixed_lookup, RoundShapes::Fixed);
+        fixed.prepare(fixed_drafter, RoundShapes::Fixed);
+        for (const std::int64_t slots : {3, 1, 100}) {
             CAPTURE(slots);
             CHECK(texts_of(decoder.decode(drafter, tasks, {.slots = slots})) == expected);
             CHECK(texts_of(decoder.decode(lookup, tasks, {.slots = slots})) == expected);
+            CHECK(texts_of(fixed.decode(fixed_drafter, tasks, {.slots = slots})) == expected);
+            CHECK(texts_of(fixed.decode(fixed_lookup, tasks, {.slots = slots})) == expected);
         }
+        DecodeOptions sampled{.rule = {{.temperature = 0.8}, /*seed=*/3}, .slots = 3};
+        CHECK(texts_of(fixed.decode(fixed_drafter, tasks, sampled)) ==
+              texts_of(decode(*c.target, drafter, tasks, sampled)));
+        CHECK(texts_of(fixed.decode(fixed_lookup, tasks, sampled)) ==
+              texts_of(decode(*c.target, lookup, tasks, sampled)));
         NoDrafts none;
         CHECK_THROWS_WITH_AS(
             decoder.decode(none, tasks, {}), doctest::Contains("not prepared"), Error);

@@ -12,6 +12,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 #include <doctest/doctest.h>
+#include <string>
 
 namespace dflash::eval {
 namespace {
@@ -46,6 +47,16 @@ struct Bench {
     }
 };
 
+struct Sources {
+    DrafterSource drafter;
+    PromptLookup lookup;
+    NoDrafts none{};
+    std::vector<DraftSource*> all{&drafter, &lookup, &none};
+
+    explicit Sources(const Bench& bench)
+        : drafter(*bench.half.drafter, bench.half.block_size), lookup(bench.half.block_size) {}
+};
+
 std::vector<std::vector<TokenId>> texts_of(const DecodeRun& run) {
     std::vector<std::vector<TokenId>> texts;
     for (const DecodedText& text : run.texts) {
@@ -60,29 +71,36 @@ std::int64_t device_allocations() {
 }
 
 TEST_SUITE("eval.round_graphs_gpu") {
-    TEST_CASE("graphs of a drafter's rounds give the bits that launches give") {
+    TEST_CASE("graphs of rounds give the bits that launches of the same shapes give") {
         for (const char* name : {"full", "sliding"}) {
             CAPTURE(name);
             const Bench bench(name);
             const auto tasks = bench.tasks(48);
+            const std::int64_t capacity = slot_capacity(tasks, {}, bench.half.block_size);
+            // Rounds of three of the five slots take the graph of four, with nobody beside them.
+            RoundDecoder eager(*bench.half.target, 5, capacity);
+            RoundDecoder graphs(*bench.half.target, 5, capacity);
+            Sources launched(bench);
+            Sources replayed(bench);
+            for (std::size_t i = 0; i < launched.all.size(); ++i) {
+                eager.prepare(*launched.all[i], RoundShapes::Fixed);
+                graphs.prepare(*replayed.all[i], RoundShapes::Graphs);
+            }
             for (const double temperature : {0.0, 0.8}) {
-                CAPTURE(temperature);
-                // With two slots every round has a size that has a graph, so shapes are the same.
-                const DecodeOptions options{
-                    .rule = {{.temperature = temperature, .top_p = 0.95}, /*seed=*/3}, .slots = 2};
-                DrafterSource eager_drafter(*bench.half.drafter, bench.half.block_size);
-                DrafterSource drafter(*bench.half.drafter, bench.half.block_size);
-                const std::int64_t capacity = slot_capacity(tasks, {}, bench.half.block_size);
-                RoundDecoder eager(*bench.half.target, 2, capacity);
-                eager.prepare(eager_drafter, /*graphs=*/false);
-                RoundDecoder graphs(*bench.half.target, 2, capacity);
-                graphs.prepare(drafter, /*graphs=*/true);
-                const DecodeRun expected = eager.decode(eager_drafter, tasks, options);
-                CHECK(expected.target_calls() > 40);
-                for (int again = 0; again < 2; ++again) {
-                    const DecodeRun run = graphs.decode(drafter, tasks, options);
-                    CHECK(texts_of(run) == texts_of(expected));
-                    CHECK(run.target_calls() == expected.target_calls());
+                for (const std::int64_t slots : {5, 1, 3}) {
+                    for (std::size_t i = 0; i < launched.all.size(); ++i) {
+                        CAPTURE(temperature);
+                        CAPTURE(slots);
+                        CAPTURE(i);
+                        const DecodeOptions options{
+                            .rule = {{.temperature = temperature, .top_p = 0.95}, /*seed=*/3},
+                            .slots = slots};
+                        const DecodeRun expected = eager.decode(*launched.all[i], tasks, options);
+                        const DecodeRun run = graphs.decode(*replayed.all[i], tasks, options);
+                        CHECK(texts_of(run) == texts_of(expected));
+                        CHECK(run.target_calls() == expected.target_calls());
+                        CHECK(run.target_calls() > 40);
+                    }
                 }
             }
         }
@@ -93,30 +111,20 @@ TEST_SUITE("eval.round_graphs_gpu") {
             CAPTURE(name);
             const Bench bench(name);
             const auto tasks = bench.tasks(48);
-            DrafterSource drafter(*bench.half.drafter, bench.half.block_size);
-            PromptLookup lookup(bench.half.block_size);
             NoDrafts none;
             const DecodeRun plain = decode(*bench.half.target, none, tasks, {.slots = 1});
-            // Five slots: rounds of three take the graph of four, with a sequence of nobody.
             RoundDecoder graphs(
                 *bench.half.target, 5, slot_capacity(tasks, {}, bench.half.block_size));
-            for (DraftSource* source :
-                 std::initializer_list<DraftSource*>{&drafter, &lookup, &none}) {
-                graphs.prepare(*source, /*graphs=*/true);
-            }
-            for (const std::int64_t slots : {1, 3, 5}) {
-                CAPTURE(slots);
-                for (DraftSource* source :
-                     std::initializer_list<DraftSource*>{&drafter, &lookup, &none}) {
-                    CAPTURE(source->block_size());
-                    const DecodeRun run = graphs.decode(*source, tasks, {.slots = slots});
-                    const GreedyComparison compared =
-                        compare_greedy(plain.texts, run.texts, at::kBFloat16, [](std::int64_t id) {
-                            return std::to_string(id);
-                        });
-                    CHECK(compared.texts == std::ssize(tasks));
-                    CHECK(compared.tokens > 40);
-                }
+            Sources sources(bench);
+            for (DraftSource* source : sources.all) {
+                graphs.prepare(*source, RoundShapes::Graphs);
+                const DecodeRun run = graphs.decode(*source, tasks, {.slots = 5});
+                const GreedyComparison compared =
+                    compare_greedy(plain.texts, run.texts, at::kBFloat16, [](std::int64_t id) {
+                        return std::to_string(id);
+                    });
+                CHECK(compared.texts == std::ssize(tasks));
+                CHECK(compared.tokens > 40);
             }
         }
     }
@@ -126,7 +134,7 @@ TEST_SUITE("eval.round_graphs_gpu") {
         const auto tasks = bench.tasks(48);
         DrafterSource drafter(*bench.half.drafter, bench.half.block_size);
         RoundDecoder graphs(*bench.half.target, 4, slot_capacity(tasks, {}, bench.half.block_size));
-        graphs.prepare(drafter, /*graphs=*/true);
+        graphs.prepare(drafter, RoundShapes::Graphs);
         graphs.decode(drafter, tasks, {.slots = 4});
         const std::int64_t before = device_allocations();
         graphs.decode(drafter, tasks, {.slots = 4});

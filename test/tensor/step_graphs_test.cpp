@@ -28,6 +28,10 @@ TEST_SUITE("tensor.step_graphs") {
         CHECK(steps.rows_for(5) == 5);
         const at::Tensor input = at::tensor({1, 2, 3, 4, 5, 6}, at::kInt).view({3, 2});
         CHECK(steps.run(input).equal(at::tensor({3, 7, 11}, at::kLong)));
+        steps.fix_sizes(6);
+        CHECK(steps.rows_for(3) == 4);
+        CHECK(steps.rows_for(4) == 4);
+        CHECK(steps.rows_for(5) == 6);
     }
 }
 

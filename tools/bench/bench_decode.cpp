@@ -379,7 +379,7 @@ std::pair<double, double> time_rounds(TargetModel& model,
     }
     eval::RoundDecoder decoder(
         model, options.batch, eval::slot_capacity(tasks, {}, source.block_size()));
-    decoder.prepare(source, graphs);
+    decoder.prepare(source, graphs ? eval::RoundShapes::Graphs : eval::RoundShapes::Exact);
     decoder.decode(source, tasks, {.slots = options.batch});
     const eval::DecodeRun run = decoder.decode(source, tasks, {.slots = options.batch});
     std::size_t rounds = 0;

@@ -85,6 +85,14 @@ std::int64_t slot_capacity(std::span<const DecodeTask> tasks,
                            const DecodeOptions& options,
                            std::int64_t block_size);
 
+/// What a round computes.
+enum class RoundShapes {
+    Exact,   ///< blocks of the sequences that there are; of drafts that come by the host as many as
+             ///< there are
+    Fixed,   ///< whole blocks of the next number of sequences that would have a graph
+    Graphs,  ///< the same from CUDA graphs; Exact where there can be none
+};
+
 /// Slots of a target that stay where they are from one decode() to the next, so that rounds of
 /// drafts can be replayed from CUDA graphs. A round then has a fixed block of every sequence, of
 /// which nothing comes by the host but one small message at its end, and rows of nobody up to the
@@ -98,10 +106,10 @@ class RoundDecoder : NonCopyable {
     std::int64_t slots() const;
     std::int64_t capacity() const;
 
-    /// Makes room for a source, which must outlive this, and with `graphs` captures its rounds if
-    /// the target's steps and what it drafts allow that. Sources that are told features by the host
-    /// have no graphs.
-    void prepare(DraftSource& source, bool graphs);
+    /// Makes room for a source, which must outlive this. Graphs are captured if steps of the target
+    /// and what drafts can be, and never of a source that is told features by the host, which has
+    /// no fixed shapes either.
+    void prepare(DraftSource& source, RoundShapes shapes);
 
     /// Decodes all tasks with a source that was prepared; a slot takes the next one when its text
     /// has ended: with a stop token, or with max_new_tokens. What a text holds depends on its id

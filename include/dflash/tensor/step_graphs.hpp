@@ -30,12 +30,15 @@ class StepGraphs : NonCopyable {
     explicit StepGraphs(Compute compute);
     ~StepGraphs();
 
-    /// Captures a step of every size up to `slots`; its rows are all `nobody_X`, on the device.
+    /// Steps have the sizes of graph_sizes(slots) from now on, and are still computed.
+    void fix_sizes(std::int64_t slots);
+
+    /// Captures a step of each of these sizes; its rows are all `nobody_X`, on the device.
     /// Takes the memory of `before`, which must have captured, if it is given: its results then
     /// outlast steps of this, but not the other way round.
     void capture(std::int64_t slots, const at::Tensor& nobody_X, const StepGraphs* before);
 
-    /// Rows that run() wants for a step of `count` sequences; they are `count` without graphs.
+    /// Rows that run() wants for a step of `count` sequences: as many, unless sizes are fixed.
     std::int64_t rows_for(std::int64_t count) const;
 
     /// The result of a step of a number of rows that rows_for() gave. From a graph it is valid
@@ -46,7 +49,8 @@ class StepGraphs : NonCopyable {
     struct Graph;
 
     Compute compute_;
-    std::vector<std::unique_ptr<Graph>> graphs_;  // rising sizes
+    std::vector<std::int64_t> sizes_;  // rising
+    std::vector<std::unique_ptr<Graph>> graphs_;
 };
 
 }  // namespace dflash::tensor

@@ -355,9 +355,7 @@ void KernelRowOps::float8_product(const at::Tensor& y_RO,
     if (float8_gemm_ == nullptr) {
         float8_gemm_ = gemm_;
         if (float8_gemm_ == nullptr) {
-            const auto guesses = std::make_shared<kernels::GemmChoices>("guessed", "any");
-            guesses->seal();
-            float8_gemm_ = std::make_shared<kernels::TunedGemm>(guesses);
+            float8_gemm_ = std::make_shared<kernels::TunedGemm>(nullptr);  // guesses
             take_workspace();
         }
     }

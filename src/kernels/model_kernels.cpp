@@ -52,7 +52,7 @@ std::vector<KernelSpec> float8_kernels(const DrafterKernelShape& shape,
                                          architecture.name()),
                      .where = "the kernels for GPUs",
                      .cause = {},
-                     .hint = "GPUs have fp8 from compute capability 8.9 on; use "
+                     .hint = "A head in fp8 takes compute capability 9.0 (H100, H200); use "
                              "draft.head_precision = \"bf16\" on others"});
     }
     std::vector<KernelSpec> kernels{quantize_rows_kernel()};

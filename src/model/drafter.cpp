@@ -316,8 +316,9 @@ Bytes float8_scratch(const Shapes& s,
     if (device.is_cuda()) {
         return rows + kFloat8Workspace;
     }
-    // Torch's path has the gradient in e5m2, and operands of products as what they stand for.
-    return rows + chunk * s.V * (1 + 4) + 3 * kFloat8Piece;
+    // Torch's path has operands of products as what they stand for, and the gradient in e5m2, too.
+    const Bytes gradient = precision == HeadPrecision::Float8 ? chunk * s.V * (1 + 4) : 0;
+    return rows + gradient + 2 * kFloat8Piece;
 }
 
 RowSums no_sums(const DraftConfig& config, at::Device device) {

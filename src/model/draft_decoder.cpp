@@ -237,7 +237,7 @@ at::Tensor DraftDecoder::propose(DraftCache& cache,
     // Slot 0 predicts nothing.
     const at::Tensor drafted_RH =
         h_MH.view({s.N, s.B, s.H}).narrow(1, 1, b - 1).reshape({s.N * (b - 1), s.H});
-    const at::Tensor hidden_RH = at::empty_like(drafted_RH);
+    at::Tensor hidden_RH = at::empty_like(drafted_RH);
     row_ops_->rms_norm(hidden_RH,
                        drafted_RH,
                        weights_.weight(weights_.index("norm.weight")),

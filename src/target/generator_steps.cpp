@@ -9,7 +9,10 @@
 
 namespace dflash::target {
 
-Generator::Steps::Steps(TargetModel& model, DecodeCache& cache, at::Tensor latest, bool graphs)
+Generator::Steps::Steps(TargetModel& model,
+                        DecodeCache& cache,
+                        const at::Tensor& latest,
+                        bool graphs)
     : cache_(cache),
       device_(latest.device()),
       steps_([&model, &cache, latest](const at::Tensor& input_S2) {

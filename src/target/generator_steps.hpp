@@ -14,7 +14,7 @@ class Generator::Steps : NonCopyable {
   public:
     /// `latest`: int32 [slots + 1], the token chosen last in each slot, read at the time of a step.
     /// With `graphs`, captures them all.
-    Steps(TargetModel& model, DecodeCache& cache, at::Tensor latest, bool graphs);
+    Steps(TargetModel& model, DecodeCache& cache, const at::Tensor& latest, bool graphs);
 
     /// Runs the latest tokens of `slots` through the target, and gives the logits of what follows,
     /// fp32 [S, V], valid until the next step.

@@ -122,9 +122,10 @@ OptimizerState& CheckpointWriter::begin(const Checkpoint& checkpoint,
                  checkpoint.progress.step);
     }
     state_ = State::Filling;
-    checkpoint_.progress = checkpoint.progress;
-    checkpoint_.identity = checkpoint.identity;
-    checkpoint_.config = checkpoint.config;
+    // All but the buffers, which stay and are filled now.
+    OptimizerState buffers = std::move(checkpoint_.optimizer);
+    checkpoint_ = checkpoint;
+    checkpoint_.optimizer = std::move(buffers);
     acceptance_ = acceptance;
     tries_ = 0;
     last_failure_.reset();

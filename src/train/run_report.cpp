@@ -464,6 +464,8 @@ void RunReport::summary(const Progress& progress, const std::string& folder) {
         return;
     }
     log_info("drafter   {}/latest/draft (config.json, model.safetensors)", folder);
+    // An earlier process may have been killed between a save and this.
+    point_to_best(folder);
     const std::optional<BestDraft> best = best_draft(folder);
     if (best) {
         log_info("best      {}/best/draft: step {}, held-out acceptance length {:.3f}",

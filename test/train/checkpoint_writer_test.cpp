@@ -69,7 +69,9 @@ struct Scene {
 
     void save(std::int64_t step) {
         writer->wait_until_ready();
-        OptimizerState& buffers = writer->begin(small_checkpoint(step), 1.5);
+        Checkpoint checkpoint = small_checkpoint(step);
+        checkpoint.products = products;
+        OptimizerState& buffers = writer->begin(checkpoint, 1.5);
         const OptimizerState state = small_state(step);
         buffers.master.copy_(state.master);
         buffers.exp_avg.copy_(state.exp_avg);
@@ -96,6 +98,8 @@ struct Scene {
     FirstError first_error;
     CheckpointStore store;
     std::optional<CheckpointWriter> writer;
+    const ProductRecord products{
+        .way = "guessed", .gpus = {{.gpu = "NVIDIA H200", .library = "130100 abc", .choices = {}}}};
 };
 
 }  // namespace
@@ -121,6 +125,8 @@ TEST_SUITE("train.checkpoint_writer") {
         const Checkpoint read = scene.store.load(3);
         CHECK(at::equal(read.optimizer.master, small_state(3).master));
         CHECK(read.optimizer.steps == 1);
+        CHECK(read.identity == small_checkpoint(3).identity);
+        CHECK(read.products == scene.products);
         // The same step again is no second save.
         scene.save(3);
         scene.writer->finish(1s);

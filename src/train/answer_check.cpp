@@ -155,7 +155,9 @@ void tell(const AnswerShares& shares,
     log_warning(
         "these are not the target's answers: {}. A drafter learns to guess what the target writes; "
         "--set data.responses=regenerate lets it answer all rows in this run, and dflash generate "
-        "--all --target {} --data {} --output answers.jsonl beforehand, in about {}",
+        "--all --target {} --data {} --output answers.jsonl beforehand, in about {}. Answers that "
+        "were "
+        "drawn at a temperature T compare with its own after --set generate.temperature=T",
         found,
         shell_word(settings.run.target),
         shell_word(settings.run.data),

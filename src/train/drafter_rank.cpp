@@ -69,6 +69,7 @@ void DrafterRank::set_state(const OptimizerState& state) {
 }
 
 void DrafterRank::warm_up(const data::PackedRow& row, FeatureSlot& slot) {
+    predict(row, slot);
     add_row(row, slot);
     finish_step(/*learning_rate=*/0, divisor_of(row)).read();
 }
@@ -89,6 +90,8 @@ void DrafterRank::rehearse(const data::PackedRow& row, FeatureSlot& slot) {
     const at::Tensor planes_KTH = slot.row_planes(row.num_tokens());
     planes_KTH.normal_();
     drafter_->forward_backward(row, planes_KTH);
+    // Where training's products with the head are made in 8 bits, only this makes them in bf16.
+    drafter_->evaluate(row, planes_KTH);
     slot.read.record(stream);
     synchronize_stream(worker_.device());
 }

@@ -5,6 +5,7 @@
 #include <dflash/train/drafter_rank.hpp>
 #include <dflash/train/torch_worker.hpp>
 
+#include <ATen/record_function.h>
 #include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
@@ -62,7 +63,8 @@ class Drafters {
   public:
     explicit Drafters(int count,
                       const at::Tensor& embed_VH = random_ends(),
-                      const at::Tensor& head_VH = random_ends())
+                      const at::Tensor& head_VH = random_ends(),
+                      model::HeadPrecision head_precision = model::HeadPrecision::Compute)
         : group_(count, first_error_) {
         for (int rank = 0; rank < count; ++rank) {
             const gpu::Device device{.name = "cpu:" + std::to_string(rank)};
@@ -72,8 +74,13 @@ class Drafters {
                 gpu::WorkerOptions{.on_start = [device] { set_up_torch(device); }, .pin = false}));
             ranks_.push_back(std::make_unique<DrafterRank>(*workers_.back(), rank, group_));
             workers_.back()->call([&] {
-                ranks_.back()->build(
-                    config(), {embed_VH, head_VH}, {}, {}, model::make_torch_paths(at::kCPU));
+                ranks_.back()->build(config(),
+                                     {embed_VH, head_VH},
+                                     {},
+                                     {},
+                                     model::make_torch_paths(at::kCPU),
+                                     /*recompute_layers=*/0,
+                                     head_precision);
                 ranks_.back()->set_weights(model::make_initial_weights(config(), 1));
             });
         }
@@ -140,6 +147,31 @@ void check_same(const OptimizerState& got, const OptimizerState& expected) {
     CHECK(got.exp_avg_sq.equal(expected.exp_avg_sq));
 }
 
+/// How many operators of LibTorch read a tensor's memory meanwhile, on the calling thread.
+int count_reads(const at::Tensor& x, const std::function<void()>& work) {
+    static thread_local const void* watched = nullptr;
+    static thread_local int count = 0;
+    watched = x.data_ptr();
+    count = 0;
+    const auto callback =
+        at::RecordFunctionCallback(
+            [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+                for (const c10::IValue& input : function.inputs()) {
+                    if (input.isTensor() && input.toTensor().defined() &&
+                        input.toTensor().data_ptr() == watched) {
+                        count += 1;
+                    }
+                }
+                return nullptr;
+            })
+            .needsInputs(true)
+            .scopes({at::RecordScope::FUNCTION});
+    const at::CallbackHandle handle = at::addThreadLocalCallback(callback);
+    work();
+    at::removeCallback(handle);
+    return count;
+}
+
 struct Poison {
     const char* what;
     std::function<void(at::Tensor& features_KTH)> apply;
@@ -172,6 +204,20 @@ TEST_SUITE("train.drafter_rank") {
         });
         CHECK(rehearsed.good_step(3).front().norm == plain.good_step(3).front().norm);
         check_same(rehearsed.state(0), plain.state(0));
+    }
+
+    TEST_CASE("what comes before training makes evaluation's products with the head, too") {
+        // Training makes its own in 8 bits, so nothing else would load or time those in full.
+        const at::Tensor head_VH = random_ends();
+        Drafters drafters(1, random_ends(), head_VH, model::HeadPrecision::Float8);
+        DrafterRank& rank = drafters.rank(0);
+        rank.worker().call([&] {
+            FeatureSlot slot = rank.make_slot(config().num_features(), kTokens, 32);
+            slot.planes_KTH.normal_();
+            CHECK(count_reads(head_VH, [&] { rank.add_row(make_row(), slot); }) == 0);
+            CHECK(count_reads(head_VH, [&] { rank.rehearse(make_row(), slot); }) > 0);
+            CHECK(count_reads(head_VH, [&] { rank.warm_up(make_row(), slot); }) > 0);
+        });
     }
 
     TEST_CASE("a row that is not finite makes all drafters skip the step, bit for bit") {

@@ -69,14 +69,15 @@ class DrafterRank {
     /// Continues from saved optimizer state.
     void set_state(const OptimizerState& state);
 
-    /// A whole step with that row in every part but the result: weights, moments and sums are
-    /// undefined afterwards. Makes libraries load and allocate what steps of that size need. All
-    /// ranks do it at the same time.
+    /// An evaluation and a whole step with that row in every part but the result: weights, moments
+    /// and sums are undefined afterwards. Makes libraries load and allocate what rows of that size
+    /// need. All ranks do it at the same time.
     void warm_up(const data::PackedRow& row, FeatureSlot& slot);
 
-    /// Forward and backward of that row with random weights and features, like those of training:
-    /// what is timed in it is timed with numbers that cost the chip as much power. Weights and
-    /// gradient sums are undefined afterwards. A rank alone may do it; waits for the device.
+    /// Forward, backward and evaluation of that row with random weights and features, like those of
+    /// training: what is timed in it is timed with numbers that cost the chip as much power.
+    /// Weights and gradient sums are undefined afterwards. A rank alone may do it; waits for the
+    /// device.
     void rehearse(const data::PackedRow& row, FeatureSlot& slot);
 
     int rank() const { return rank_; }

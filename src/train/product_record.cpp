@@ -173,7 +173,10 @@ std::vector<std::string> product_changes(const ProductRecord& before, const Prod
 std::optional<NeighbourProducts> find_neighbour_products(const std::string& run_folder,
                                                          const ProductRecord& now) {
     std::error_code error;
-    const fs::path own = fs::absolute(run_folder, error).lexically_normal();
+    fs::path own = fs::absolute(run_folder, error).lexically_normal();
+    if (!own.has_filename()) {
+        own = own.parent_path();  // "runs/a/" is "runs/a"
+    }
     std::vector<std::pair<fs::file_time_type, fs::path>> files;
     for (fs::directory_iterator entry(own.parent_path(), error), end; !error && entry != end;
          entry.increment(error)) {

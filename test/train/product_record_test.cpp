@@ -166,6 +166,10 @@ TEST_SUITE("train.product_record") {
         const auto found = find_neighbour_products(own, now);
         REQUIRE(found.has_value());
         CHECK(found->run_folder == folder.path("old"));
+        // As shells complete the name of a folder.
+        const auto again = find_neighbour_products(own + "/", now);
+        REQUIRE(again.has_value());
+        CHECK(again->run_folder == folder.path("old"));
         // Of another drafter's classes nothing is said.
         CHECK(product_changes(found->record, now) ==
               std::vector<std::string>{"products: 1 of 5 have another algorithm on NVIDIA H200 "

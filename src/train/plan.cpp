@@ -211,7 +211,9 @@ DevicePlan plan_device(const PlanInput& in, const RunPlan& plan, const gpu::Devi
             model::float8_head_bytes(in.target.vocab_size, in.target.hidden_size, precision);
         result.draft_state = need.weights + optimizer + ends + result.float8_head;
         result.activations += need.activations;
-        if (device.is_cuda() && in.settings.train.products != "torch") {
+        // With a head in 8 bits the need has it already.
+        if (device.is_cuda() && in.settings.train.products != "torch" &&
+            precision == model::HeadPrecision::Compute) {
             result.activations += kernels::TunedGemm::kWorkspaceBytes;
         }
         const auto slots_here = plan.num_slots / static_cast<int>(plan.roles.drafters.size());

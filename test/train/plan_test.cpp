@@ -199,6 +199,10 @@ TEST_SUITE("train.plan") {
         CHECK(both.devices[1].draft_state ==
               in_bf16.devices[1].draft_state + both.devices[1].float8_head);
         CHECK(both.devices[1].activations > in_bf16.devices[1].activations);
+        // The workspace of cuBLASLt is one, whoever makes the other products.
+        settings.train.products = "torch";
+        CHECK(plan_for(settings, 2, 140 * kGiB).devices[1].activations ==
+              both.devices[1].activations);
         CHECK(both.devices[0].needed() == in_bf16.devices[0].needed());
         const auto says_so = [](const RunPlan& plan) {
             const std::vector<std::string> lines = plan.to_lines();

@@ -12,7 +12,9 @@
 #include <dflash/kernels/kernel_builder.hpp>
 #include <dflash/kernels/kernel_driver.hpp>
 #include <dflash/kernels/model_kernels.hpp>
+#include <dflash/kernels/quantize_rows.hpp>
 #include <dflash/model/config.hpp>
+#include <dflash/model/head_precision.hpp>
 #include <dflash/target/config.hpp>
 #include <dflash/train/draft_choice.hpp>
 #include <dflash/train/kernel_start.hpp>
@@ -23,6 +25,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -79,12 +82,25 @@ Needs needs_of_shipped() {
             kernels::shipped_kernels};
 }
 
-// Of the GPUs of this machine; without any, all that packs are built for.
-std::vector<kernels::Architecture> architectures_of_machine() {
-    if (gpu::cuda_device_count() == 0) {
-        return kernels::standard_architectures();
-    }
+// Of the GPUs of this machine; without any, all that packs are built for, as far as they have the
+// head's precision. A GPU that is there and has it not is told like one that --arch names.
+std::vector<kernels::Architecture> architectures_of_machine(model::HeadPrecision head_precision) {
     std::vector<kernels::Architecture> architectures;
+    if (gpu::cuda_device_count() == 0) {
+        std::vector<std::string> without;
+        for (const kernels::Architecture& architecture : kernels::standard_architectures()) {
+            if (head_precision == model::HeadPrecision::Compute ||
+                kernels::has_float8(architecture)) {
+                architectures.push_back(architecture);
+            } else {
+                without.push_back(architecture.name());
+            }
+        }
+        if (!without.empty()) {
+            fmt::print("left out  {}: no head in fp8\n", fmt::join(without, ", "));
+        }
+        return architectures;
+    }
     const auto driver = kernels::make_cuda_driver();
     for (const gpu::Device& device : gpu::parse_devices("all")) {
         const kernels::Architecture own = driver->architecture(device);
@@ -254,9 +270,11 @@ int kernels_command(const Arguments& arguments, const std::string& command_line)
                         return setting.starts_with("run.") || setting.starts_with("draft.");
                     });
     const Needs needs = names_model ? needs_of(request.settings) : needs_of_shipped();
+    const model::HeadPrecision head_precision =
+        model::head_precision(request.settings.draft.head_precision);
     std::vector<kernels::KernelRequest> requests;
     for (const kernels::Architecture& architecture :
-         architectures.empty() ? architectures_of_machine()
+         architectures.empty() ? architectures_of_machine(head_precision)
                                : kernels::parse_architectures(architectures)) {
         for (const kernels::KernelSpec& spec : needs.kernels(architecture)) {
             requests.push_back({spec, architecture});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "captured_run.hpp"
 
+#include <dflash/gpu/device.hpp>
 #include <dflash/io/atomic_file.hpp>
 #include <dflash/kernels/kernel_cache.hpp>
 #include <dflash/kernels/model_kernels.hpp>
@@ -52,6 +53,29 @@ TEST_SUITE("cli.kernels_command") {
         CHECK(cache.list().empty());
         CHECK(std::filesystem::exists(folder + "/notes.txt"));
         std::filesystem::remove_all(folder);
+    }
+
+    TEST_CASE("kernels: a head in fp8 leaves out the architectures that have none") {
+        const std::string folder = fresh_cache();
+        const std::vector<std::string> arguments = {"kernels",
+                                                    "--config",
+                                                    "configs/tiny-cpu.toml",
+                                                    "--set",
+                                                    "draft.head_dim=64",
+                                                    "--set",
+                                                    "draft.head_precision=fp8",
+                                                    "--cache",
+                                                    folder};
+        if (gpu::cuda_device_count() == 0) {
+            const Outcome listed = captured_run(arguments);
+            CHECK(listed.code == 0);
+            CHECK(listed.output.find("left out  sm_80, sm_86") != std::string::npos);
+            CHECK(listed.output.find("sm_90a") != std::string::npos);
+        }
+        // One that is asked for is refused.
+        std::vector<std::string> old = arguments;
+        old.insert(old.end(), {"--arch", "sm_80"});
+        CHECK(captured_run(old).code == 2);
     }
 
     TEST_CASE("kernels: a wrong command line is exit 2, what cannot be compiled exit 4") {

@@ -66,6 +66,20 @@ std::vector<JudgedText> answered_texts(std::span<const EvalPrompt> prompts,
     return texts;
 }
 
+std::vector<JudgedText> cut_in_halves(const JudgedText& text) {
+    constexpr std::int64_t kFewTokens = 16;
+    const std::int64_t longest = std::ssize(text.tokens);
+    const std::int64_t answer = longest - text.begin;
+    std::vector<JudgedText> cuts;
+    for (std::int64_t length = longest; length >= std::min(longest, kFewTokens); length /= 2) {
+        const std::span<const TokenId> tokens(text.tokens);
+        cuts.push_back(joined({}, tokens.first(static_cast<std::size_t>(length))));
+        // At least one token is a prompt.
+        cuts.back().begin = std::max<std::int64_t>(1, length - answer);
+    }
+    return cuts;
+}
+
 ShownText show_text(const data::Tokenizer& tokenizer,
                     const EvalPrompt& prompt,
                     const eval::DecodedText& plain,

@@ -6,6 +6,7 @@
 #include <dflash/eval/plain_decoding.hpp>
 #include <dflash/eval/prompt_lookup.hpp>
 #include <dflash/tensor/bridge.hpp>
+#include <dflash/train/acceptance_texts.hpp>
 #include <dflash/train/decoding_pool.hpp>
 #include <dflash/train/kernel_start.hpp>
 #include <dflash/train/torch_worker.hpp>
@@ -56,16 +57,6 @@ std::vector<eval::DecodeTask> with_short_answers(std::span<const eval::DecodeTas
         result[i].max_new_tokens = std::min(result[i].max_new_tokens, length);
     }
     return result;
-}
-
-/// Halves of a length, down to one of a few tokens.
-std::vector<std::int64_t> halves(std::int64_t longest) {
-    constexpr std::int64_t kFewTokens = 16;
-    std::vector<std::int64_t> lengths;
-    for (std::int64_t length = longest; length >= std::min(longest, kFewTokens); length /= 2) {
-        lengths.push_back(length);
-    }
-    return lengths;
 }
 
 /// How far apart the target has the logits of two tokens behind a text. The cache has always the
@@ -329,25 +320,23 @@ JudgedTexts DecodingPool::judge(std::span<const JudgedText> texts,
 }
 
 void DecodingPool::warm_up_judging(const JudgedText& text) {
-    const std::span<const TokenId> tokens = text.tokens;
-    const std::int64_t answer = std::ssize(tokens) - text.begin;
+    const std::vector<JudgedText> cuts = cut_in_halves(text);
     on_all("warm up judging", [&](std::size_t i) {
         eval::TeacherForced judged(*sites_[i].target, *sites_[i].drafter);
-        for (const std::int64_t length : halves(std::ssize(tokens))) {
-            judged.add(tokens.first(static_cast<std::size_t>(length)),
-                       length - std::min(answer, length / 2));
+        for (const JudgedText& cut : cuts) {
+            judged.add(cut.tokens, cut.begin);
             note_progress();
         }
     });
     // Ties are looked at on one device.
     DecodingSite& site = sites_.front();
     site.worker->call({"warm up looking at ties"}, [&] {
-        for (const std::int64_t length : halves(std::ssize(tokens))) {
+        for (const JudgedText& cut : cuts) {
             logit_distance(*site.target,
-                           tokens.first(static_cast<std::size_t>(length)),
-                           std::ssize(tokens),
-                           tokens.front(),
-                           tokens.front());
+                           cut.tokens,
+                           std::ssize(text.tokens),
+                           cut.tokens.front(),
+                           cut.tokens.front());
         }
     });
 }

@@ -24,6 +24,11 @@ std::vector<JudgedText> answered_texts(std::span<const EvalPrompt> prompts,
                                        std::size_t longest,
                                        std::size_t most);
 
+/// A text that is at least as long as any to be judged, whole and cut to half, a quarter and so on
+/// to a few tokens. Each cut has as many anchors as a text of its length can have: an answer as
+/// long as the text's, if a token is left for the prompt. The text has two tokens or more.
+std::vector<JudgedText> cut_in_halves(const JudgedText& text);
+
 ShownText show_text(const data::Tokenizer& tokenizer,
                     const EvalPrompt& prompt,
                     const eval::DecodedText& plain,

@@ -69,9 +69,9 @@ void DrafterRank::set_state(const OptimizerState& state) {
 }
 
 void DrafterRank::warm_up(const data::PackedRow& row, FeatureSlot& slot) {
-    predict(row, slot);
     add_row(row, slot);
     finish_step(/*learning_rate=*/0, divisor_of(row)).read();
+    predict(row, slot);  // last, in the memory that the step has taken
 }
 
 void DrafterRank::rehearse(const data::PackedRow& row, FeatureSlot& slot) {

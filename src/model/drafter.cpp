@@ -8,6 +8,7 @@
 #include "shapes.hpp"
 
 #include <dflash/core/check.hpp>
+#include <dflash/kernels/tuned_gemm.hpp>
 #include <dflash/model/attention.hpp>
 #include <dflash/model/drafter.hpp>
 #include <dflash/model/tiled_attention.hpp>
@@ -44,8 +45,7 @@ struct HeadInput {
           z_RH(buffers.take("z", {s.R, s.H}, s.compute)) {}
 };
 
-constexpr Bytes kFloat8Workspace = Bytes{32} << 20;  // of cuBLASLt
-constexpr Bytes kFloat8Piece = Bytes{16} << 20;      // of a weight in fp32, or of what it makes
+constexpr Bytes kFloat8Piece = Bytes{16} << 20;  // of a weight in fp32, or of what it makes
 
 /// Everything that a row of that size takes, in the names of a forward and backward.
 void take_all(BufferSet& buffers,
@@ -314,7 +314,7 @@ Bytes float8_scratch(const Shapes& s,
     }
     const Bytes rows = chunk * (s.H + 4 + 4);  // in e4m3, scales of them and of the gradient
     if (device.is_cuda()) {
-        return rows + kFloat8Workspace;
+        return rows + kernels::TunedGemm::kWorkspaceBytes;
     }
     // Torch's path has operands of products as what they stand for, and the gradient in e5m2, too.
     const Bytes gradient = precision == HeadPrecision::Float8 ? chunk * s.V * (1 + 4) : 0;
